@@ -33,7 +33,7 @@ pub use account::{Account, Movement, credits};
 pub use device::{Backend, Device, Probe};
 pub use examples::{Example, add_examples};
 #[cfg(feature = "generate")]
-pub use generate::{ChatArgs, GenerateArgs, LeaseArgs, OpenaiArgs, PlaceArgs, SamplingArgs};
+pub use generate::{ChatArgs, GenerateArgs, LeaseArgs, OpenaiArgs, PlacementArgs, SamplingArgs};
 pub use global::{GlobalArgs, Output, apply_color_choice};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{Market, MarketCreateArgs};

@@ -116,9 +116,9 @@ pub fn read(path: &Path) -> Result<Rules, String> {
 /// Writes the rules as a file with comments.
 pub fn format_rules(rules: &Rules) -> String {
     let rule = |rule: &Rule| {
-        let means = match rule.may_change() {
-            true => rule.means().to_owned(),
-            false => format!("{} Fixed.", rule.means()),
+        let means = match rule.is_changeable() {
+            true => rule.description().to_owned(),
+            false => format!("{} Fixed.", rule.description()),
         };
         let (key, number) = (rule_name(*rule), to_public_unit(*rule, rule.of(rules)));
         format!("{}\n{key} = {number}\n", format_comment(&means))

@@ -94,12 +94,12 @@ impl Batch {
     /// If the bytes are not exactly one batch.
     pub fn decode(bytes: Bytes) -> Result<Self, BatchError> {
         let mut reader = Reader::new(bytes);
-        let Head {
+        let BatchHeader {
             time,
             id,
             floor,
             count,
-        } = Head::read(&mut reader)?;
+        } = BatchHeader::read(&mut reader)?;
         let mut commands = Vec::with_capacity(count.min(reader.remaining_len() / 4));
         for _ in 0..count {
             commands.push(reader.read_block()?);
@@ -118,7 +118,7 @@ impl Batch {
 
 /// The fields before a batch's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct BatchHeader {
     /// See [`Batch::time`].
     pub time: LogTime,
     /// See [`Batch::id`].
@@ -129,7 +129,7 @@ pub struct Head {
     pub count: usize,
 }
 
-impl Head {
+impl BatchHeader {
     /// Reads the head of an entry's data after checking that it holds exactly one batch.
     ///
     /// # Errors
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_head_is_what_the_whole_batch_says() {
         let bytes = Bytes::from(batch().encode());
-        let head = Head::from_entry_data(&bytes).unwrap();
+        let head = BatchHeader::from_entry_data(&bytes).unwrap();
         assert_eq!(
             (head.time, head.id, head.floor),
             (LogTime(5), batch().id, 8)
@@ -233,7 +233,7 @@ mod tests {
         for length in 0..bytes.len() {
             let part = bytes.slice(..length);
             assert_eq!(
-                Head::from_entry_data(&part).err(),
+                BatchHeader::from_entry_data(&part).err(),
                 Batch::decode(part).err(),
                 "{length} bytes"
             );

@@ -119,7 +119,8 @@ pub use disk::{Disk, FolderDisk};
 pub use history::{Digest, History};
 pub use ids::{Incarnation, LogIndex, LogTime, ReplicaId, Term};
 pub use machine::{
-    ChangeStanding, CommandFault, MemberChange, Position, RestoreError, StateMachine, Unable,
+    ChangeStanding, CommandFault, MachineFailure, MemberChange, Position, RestoreError,
+    StateMachine,
 };
 pub use replica::{Outcome, Replica, ReplicaConfig, RoundWork};
 pub use sessions::Sessions;

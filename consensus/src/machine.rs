@@ -30,7 +30,7 @@ pub struct RestoreError {
 /// The machine cannot apply entries from some time on.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
-pub struct Unable {
+pub struct MachineFailure {
     /// The machine's reason, which says what to do.
     #[source]
     pub cause: Box<dyn std::error::Error + Send + Sync>,
@@ -102,7 +102,7 @@ pub trait StateMachine {
 
     /// Returns why this build of the machine can apply nothing at `now`, if other builds act
     /// differently from then on. The replica will stop before that time.
-    fn unsupported_reason(&self, _now: LogTime) -> Option<Unable> {
+    fn unsupported_reason(&self, _now: LogTime) -> Option<MachineFailure> {
         None
     }
 

@@ -28,7 +28,7 @@ use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::log::Log;
 use crate::machine::StateMachine;
 use crate::sessions::Sessions;
-use crate::snapshot::{Growth, Snapshot, SnapshotParts};
+use crate::snapshot::{LogGrowth, Snapshot, SnapshotParts};
 use crate::store::Recovery;
 use crate::wire::{Envelope, PeerMessage};
 
@@ -38,7 +38,9 @@ pub use applying::ApplyError;
 pub use divergence::Divergence;
 pub use effects::{Answer, AppliedEntry, NoAnswer, Outcome, RoundWork};
 pub use members::{ChangeError, LEARNER_BEHIND_MAX, PeerProgress};
-pub use proposals::{Busy, COMMAND_BYTES_MAX, Proposal, ProposalLimits, ProposalRefusal, Ticket};
+pub use proposals::{
+    COMMAND_BYTES_MAX, Proposal, ProposalLimits, ProposalRefusal, QueueFull, Ticket,
+};
 pub use reads::ReadTicket;
 pub use verifying::{Accusation, Forgery};
 
@@ -49,7 +51,7 @@ use elections::{Elections, TIMEOUT_MAX};
 use proposals::{Proposals, SendMoment};
 use reads::Reads;
 use transfer::Incoming;
-use verifying::Verifying;
+use verifying::Verification;
 use vouching::Vouching;
 
 /// The most bytes of entries in one message.
@@ -194,10 +196,10 @@ pub struct Replica<M: StateMachine> {
     clocks: Clocks,
     applied: LogIndex,
     /// The growth of the log since members last made the whole state.
-    growth: Growth,
+    growth: LogGrowth,
     ticks: u64,
     /// For each member, the tick of its last message.
-    heard: BTreeMap<ReplicaId, u64>,
+    last_heard_ticks: BTreeMap<ReplicaId, u64>,
     time_step_at: LogTime,
     elections: Elections,
     proposals: Proposals<M::Command>,
@@ -205,7 +207,7 @@ pub struct Replica<M: StateMachine> {
     checkpoints: Checkpoints,
     vouching: Vouching,
     commits: Commits,
-    verifying: Verifying<M::Command>,
+    verifying: Verification<M::Command>,
     snapshot_ticks: BTreeMap<u64, u64>,
     /// A snapshot in transfer, with missing parts.
     incoming: Option<Incoming>,
@@ -233,7 +235,7 @@ impl<M: StateMachine> Replica<M> {
         verdicts: Vec<Verdict<M::Command>>,
         machine: M,
     ) -> Result<Self, StartError> {
-        let mut verifying = Verifying::default();
+        let mut verifying = Verification::default();
         let recovered = verifying.on_recovered(recovered, verdicts)?;
         let Recovery {
             snapshot,
@@ -261,9 +263,9 @@ impl<M: StateMachine> Replica<M> {
             time: LogTime(0),
             clocks: Clocks::default(),
             applied: LogIndex(0),
-            growth: Growth::default(),
+            growth: LogGrowth::default(),
             ticks: 0,
-            heard: BTreeMap::new(),
+            last_heard_ticks: BTreeMap::new(),
             time_step_at: LogTime(0),
             checkpoints: Checkpoints::default(),
             vouching: Vouching::default(),
@@ -294,7 +296,7 @@ impl<M: StateMachine> Replica<M> {
             time: LogTime(0),
             sessions: &Sessions::default(),
             history: &History::default(),
-            growth: Growth {
+            growth: LogGrowth {
                 since: LogIndex(1),
                 state_bytes: state.len() as u64,
                 log_bytes: 0,
@@ -326,7 +328,7 @@ impl<M: StateMachine> Replica<M> {
         self.on_call(now);
         let message = PeerMessage::decode(bytes)?;
         if self.raw.raft.prs().get(from.get()).is_some() {
-            self.heard.insert(from, self.ticks);
+            self.last_heard_ticks.insert(from, self.ticks);
         }
         match message {
             PeerMessage::Raft(mut message) => {
@@ -392,7 +394,7 @@ impl<M: StateMachine> Replica<M> {
     ///
     /// # Errors
     /// If too many reads wait.
-    pub fn read(&mut self) -> Result<ReadTicket, Busy> {
+    pub fn read(&mut self) -> Result<ReadTicket, QueueFull> {
         self.reads.push()
     }
 

@@ -29,7 +29,7 @@ const FOUNDING_SHIFT: u32 = ELECTIONS_BITS + 32;
 /// The growth of the log since members last made the whole state. It is replicated, so that they
 /// make the next one at the same entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Growth {
+pub struct LogGrowth {
     /// The entry of the last whole state.
     pub since: LogIndex,
     /// The bytes of the machine's state at that entry.
@@ -54,7 +54,7 @@ pub struct Snapshot {
     /// The history of everything applied up to that entry.
     pub history: History,
     /// The growth of the log since members last made the whole state.
-    pub growth: Growth,
+    pub growth: LogGrowth,
     /// The machine's digest, which a replica must check after restoring it.
     pub state: Digest,
     /// The bytes of the machine's state.
@@ -101,7 +101,7 @@ pub struct SnapshotParts<'a> {
     /// See [`Snapshot::history`].
     pub history: &'a History,
     /// See [`Snapshot::growth`].
-    pub growth: Growth,
+    pub growth: LogGrowth,
     /// See [`Snapshot::state`].
     pub state: Digest,
     /// See [`Snapshot::machine`].
@@ -141,7 +141,7 @@ impl Snapshot {
             time: LogTime(0),
             sessions: &Sessions::default(),
             history: &History::default(),
-            growth: Growth::default(),
+            growth: LogGrowth::default(),
             state: Digest::default(),
             machine: &[],
         })
@@ -289,7 +289,7 @@ impl Snapshot {
             time: LogTime(reader.read_u64()?),
             sessions: Sessions::decode(&mut reader)?,
             history: History::decode(&mut reader)?,
-            growth: Growth {
+            growth: LogGrowth {
                 since: LogIndex(reader.read_u64()?),
                 state_bytes: reader.read_u64()?,
                 log_bytes: reader.read_u64()?,
@@ -342,7 +342,7 @@ mod tests {
             time: LogTime(1_000),
             sessions: &Sessions::default(),
             history: &History::default(),
-            growth: Growth::default(),
+            growth: LogGrowth::default(),
             state: Digest([7; 32]),
             machine: b"books and balances",
         })

@@ -102,7 +102,7 @@ impl From<RowDamage> for RowsError {
 #[derive(Debug)]
 pub struct Views<R> {
     rows: R,
-    seen: Vec<SeenCheckpoint>,
+    seen_checkpoints: Vec<SeenCheckpoint>,
     head: Digest,
     rebuilt: u64,
 }
@@ -124,7 +124,7 @@ impl<R: Rows> Views<R> {
         let (seen, head) = found;
         Ok(Self {
             rows,
-            seen,
+            seen_checkpoints: seen,
             head,
             rebuilt,
         })
@@ -141,16 +141,20 @@ impl<R: Rows> Views<R> {
             .all(|checkpoint| self.is_consistent(checkpoint))
         {
             self.rows.clear()?;
-            (self.seen, self.head) = (Vec::new(), Digest::default());
+            (self.seen_checkpoints, self.head) = (Vec::new(), Digest::default());
             self.rebuilt += 1;
         }
         let mut rows = Vec::new();
         for seen in checkpoints.iter().map(SeenCheckpoint::from) {
-            if self.seen.last().is_none_or(|last| last.index < seen.index) {
+            if self
+                .seen_checkpoints
+                .last()
+                .is_none_or(|last| last.index < seen.index)
+            {
                 let (key, row, head) = encode_row(self.head, &seen);
                 rows.push((key, row));
                 self.head = head;
-                self.seen.push(seen);
+                self.seen_checkpoints.push(seen);
             }
         }
         if rows.is_empty() {
@@ -161,18 +165,18 @@ impl<R: Rows> Views<R> {
 
     fn is_consistent(&self, checkpoint: &Checkpoint) -> bool {
         match self
-            .seen
+            .seen_checkpoints
             .binary_search_by_key(&checkpoint.index, |seen| seen.index)
         {
-            Ok(place) => self.seen[place] == SeenCheckpoint::from(checkpoint),
-            Err(place) => place == self.seen.len(),
+            Ok(place) => self.seen_checkpoints[place] == SeenCheckpoint::from(checkpoint),
+            Err(place) => place == self.seen_checkpoints.len(),
         }
     }
 
     /// Returns all recorded checkpoints, oldest first.
     #[must_use]
     pub fn recorded_checkpoints(&self) -> &[SeenCheckpoint] {
-        &self.seen
+        &self.seen_checkpoints
     }
 
     /// Returns how often this run deleted all rows.

@@ -10,12 +10,12 @@ use raft::eraftpb::{Entry, Message, MessageType};
 use souk_consensus::batch::Batch;
 use souk_consensus::check::checks_of;
 use souk_consensus::replica::{Forgery, Proposal, StepError};
-use souk_consensus::snapshot::{Growth, SnapshotParts};
+use souk_consensus::snapshot::{LogGrowth, SnapshotParts};
 use souk_consensus::store::Recovery;
 use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{
-    Check, CommandFault, Digest, History, Incarnation, LogIndex, LogTime, Position, Replica,
-    ReplicaConfig, ReplicaId, RestoreError, Sessions, Snapshot, StateMachine, Term, Unable,
+    Check, CommandFault, Digest, History, Incarnation, LogIndex, LogTime, MachineFailure, Position,
+    Replica, ReplicaConfig, ReplicaId, RestoreError, Sessions, Snapshot, StateMachine, Term,
 };
 
 /// What the clocks show.
@@ -46,9 +46,9 @@ impl StateMachine for Lines {
         Vec::new()
     }
 
-    fn unsupported_reason(&self, _now: LogTime) -> Option<Unable> {
+    fn unsupported_reason(&self, _now: LogTime) -> Option<MachineFailure> {
         let cannot = self.1 && self.0.ends_with(b"+new;");
-        cannot.then(|| Unable {
+        cannot.then(|| MachineFailure {
             cause: "install a newer one".into(),
         })
     }
@@ -604,7 +604,7 @@ fn entries_that_a_snapshot_took_the_place_of_contradict_nothing() {
         time: NOW,
         sessions: &Sessions::default(),
         history: &History::default(),
-        growth: Growth::default(),
+        growth: LogGrowth::default(),
         state: Digest(machine.digest()),
         machine: &machine.snapshot(),
     });

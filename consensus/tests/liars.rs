@@ -12,7 +12,7 @@ use raft::eraftpb::{
 };
 use souk_consensus::manifest::{Manifest, SnapshotOffer};
 use souk_consensus::replica::{Proposal, StepError};
-use souk_consensus::snapshot::{Growth, SnapshotParts};
+use souk_consensus::snapshot::{LogGrowth, SnapshotParts};
 use souk_consensus::store::Recovery;
 use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{
@@ -350,7 +350,7 @@ impl Group {
             time,
             sessions: &Sessions::default(),
             history: &History::default(),
-            growth: Growth::default(),
+            growth: LogGrowth::default(),
             state: Digest(machine.digest()),
             machine: &machine.snapshot(),
         })

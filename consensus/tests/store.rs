@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use raft::eraftpb::{ConfState, Entry};
 use souk_consensus::history::History;
-use souk_consensus::snapshot::{Growth, SnapshotParts};
+use souk_consensus::snapshot::{LogGrowth, SnapshotParts};
 use souk_consensus::store::Recovery;
 use souk_consensus::wal::WalConfig;
 use souk_consensus::{
@@ -26,7 +26,7 @@ fn snapshot(index: u64, term: u64) -> Snapshot {
         time: LogTime(0),
         sessions: &Sessions::default(),
         history: &History::default(),
-        growth: Growth::default(),
+        growth: LogGrowth::default(),
         state: Digest::default(),
         machine: b"books and balances",
     })

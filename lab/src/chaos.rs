@@ -10,10 +10,10 @@
 pub(crate) mod checks;
 mod clocks;
 mod disks;
+mod fault_injection;
 mod hosts;
 pub mod kills;
 pub(crate) mod load;
-mod playing;
 mod schedule;
 
 use std::path::{Path, PathBuf};
@@ -92,7 +92,7 @@ pub enum ChaosError {
     Layout(#[from] LayoutError),
     /// The market file could not be read.
     #[error(transparent)]
-    ChaosConfig(#[from] ConfigError),
+    MarketFile(#[from] ConfigError),
     /// A node did not start.
     #[error(transparent)]
     Start(#[from] StartError),

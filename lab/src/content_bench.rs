@@ -96,21 +96,21 @@ async fn start_loopback(key: &NodeKey, pieces: Pieces) -> Result<Network, StartE
 }
 
 /// A node with bare streams only, over connections with libp2p's own defaults.
-pub struct Plain {
+pub struct BareStreamNode {
     key: NodeKey,
     network: Network,
 }
 
-impl Plain {
+impl BareStreamNode {
     /// Starts on loopback, and serves every peer.
     ///
     /// # Errors
     /// [`BenchError`] when a port is refused.
-    pub async fn start() -> Result<Plain, BenchError> {
+    pub async fn start() -> Result<BareStreamNode, BenchError> {
         let key = NodeKey::generate();
         let network = start_loopback(&key, Pieces::Plain).await?;
         give_bare(&network);
-        Ok(Plain { key, network })
+        Ok(BareStreamNode { key, network })
     }
 
     /// Reads this many bytes from the holder's plain node and drops them.
@@ -195,18 +195,18 @@ async fn start_tensors(
 }
 
 /// Holds one content of `bytes` bytes and `count` small ones, and serves them until it is dropped.
-pub struct Holder {
+pub struct ContentHolder {
     card: Card,
     _tensors: Tensors,
-    _plain: Plain,
+    _plain: BareStreamNode,
 }
 
-impl Holder {
+impl ContentHolder {
     /// Starts to serve on loopback.
     ///
     /// # Errors
     /// [`BenchError`] when a port or memory is refused.
-    pub async fn start(bytes: usize, count: u32) -> Result<Holder, BenchError> {
+    pub async fn start(bytes: usize, count: u32) -> Result<ContentHolder, BenchError> {
         let key = NodeKey::generate();
         let network = start_loopback(&key, Pieces::default()).await?;
         let listen = DirectListen::At(SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -224,7 +224,7 @@ impl Holder {
         tensors.access().grant_contents(SCOPE, &readers, &[large]);
         tensors.access().grant_contents(SCOPE, &readers, &small?);
         give_bare(&network);
-        let plain = Plain::start().await?;
+        let plain = BareStreamNode::start().await?;
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let tcp = listener.local_addr()?;
         std::thread::Builder::new().spawn(move || give_over_tcp(&listener))?;
@@ -234,7 +234,7 @@ impl Holder {
             tcp,
             large,
         };
-        Ok(Holder {
+        Ok(ContentHolder {
             card,
             _tensors: tensors,
             _plain: plain,
@@ -264,25 +264,25 @@ fn give_over_tcp(listener: &TcpListener) {
     }
 }
 
-/// Fetches content from a [`Holder`].
-pub struct Taker {
+/// Fetches content from a [`ContentHolder`].
+pub struct ContentFetcher {
     network: Network,
     tensors: Tensors,
     peer: PeerId,
 }
 
-impl Taker {
+impl ContentFetcher {
     /// Joins the holder's network; `channel` says whether it can use direct channels.
     ///
     /// # Errors
     /// [`BenchError`] when a port is refused.
-    pub async fn start(card: &Card, channel: DirectListen) -> Result<Taker, BenchError> {
+    pub async fn start(card: &Card, channel: DirectListen) -> Result<ContentFetcher, BenchError> {
         let key = taker_key(channel != DirectListen::Off);
         let network = start_loopback(&key, Pieces::default()).await?;
         network.add_contact(&card.contact).await?;
         let tensors = start_tensors(&network, &key, channel).await?;
         let peer = card.contact.peer_id()?;
-        Ok(Taker {
+        Ok(ContentFetcher {
             network,
             tensors,
             peer,

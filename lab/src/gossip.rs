@@ -73,9 +73,11 @@ pub struct GossipReport {
     /// Bytes of an encoded profile.
     pub profile_bytes: usize,
     /// Profiles published in the counted time.
-    pub said: u64,
+    #[serde(rename = "said")]
+    pub sent_count: u64,
     /// Average share of nodes that heard each of them, from 0 to 1.
-    pub heard: f64,
+    #[serde(rename = "heard")]
+    pub heard_share: f64,
     /// Bytes per second that a node received, on average.
     pub received: f64,
     /// Bytes per second that a node sent, on average.
@@ -91,13 +93,13 @@ pub struct GossipReport {
 /// The network has too few nodes to gossip.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0} node(s) have too few peers: give at least {least}", least = DIALS + 1)]
-pub struct TooFew(pub usize);
+pub struct TooFewNodes(pub usize);
 
 /// Counts of all nodes.
 #[derive(Debug, Default)]
 struct Totals {
-    said: AtomicU64,
-    heard: AtomicU64,
+    sent_count: AtomicU64,
+    received_count: AtomicU64,
     /// Begin of the count and end of the counted publishing, in milliseconds since 1970.
     begin_ms: AtomicU64,
     end_ms: AtomicU64,
@@ -129,9 +131,9 @@ enum Phase {
 ///
 /// # Errors
 /// If there are too few nodes.
-pub async fn run(config: &GossipConfig) -> Result<GossipReport, TooFew> {
+pub async fn run(config: &GossipConfig) -> Result<GossipReport, TooFewNodes> {
     if config.nodes <= DIALS {
-        return Err(TooFew(config.nodes));
+        return Err(TooFewNodes(config.nodes));
     }
     let mut random = Random::new(config.seed, "gossip");
     let totals = Arc::new(Totals::default());
@@ -190,17 +192,17 @@ fn make_report(
     let mut both: Vec<f64> = rates.iter().map(|(read, sent)| read + sent).collect();
     both.sort_by(f64::total_cmp);
     let nodes = rates.len() as f64;
-    let said = totals.said.load(Ordering::Relaxed);
-    let heard = totals.heard.load(Ordering::Relaxed);
-    let others = said as f64 * (nodes - 1.0);
+    let sent_count = totals.sent_count.load(Ordering::Relaxed);
+    let heard = totals.received_count.load(Ordering::Relaxed);
+    let others = sent_count as f64 * (nodes - 1.0);
     GossipReport {
         seed: config.seed,
         nodes: config.nodes,
         period_seconds: config.period.as_secs(),
         seconds,
         profile_bytes: profile_bytes(&NodeKey::generate()).len(),
-        said,
-        heard: if said == 0 {
+        sent_count,
+        heard_share: if sent_count == 0 {
             0.0
         } else {
             heard as f64 / others
@@ -315,7 +317,9 @@ impl GossipNode {
     fn publish_profile(&mut self) {
         let bytes = profile_bytes(&self.key);
         match gossip::publish_message(self.swarm.behaviour_mut(), bytes) {
-            Ok(()) if self.is_counting() => drop(self.totals.said.fetch_add(1, Ordering::Relaxed)),
+            Ok(()) if self.is_counting() => {
+                self.totals.sent_count.fetch_add(1, Ordering::Relaxed);
+            }
             Ok(()) => {}
             Err(error) => tracing::debug!(%error, "the profile could not be published"),
         }
@@ -338,7 +342,7 @@ impl GossipNode {
             false => gossipsub::MessageAcceptance::Reject,
         };
         if profile.is_some_and(|profile| self.is_counted(&profile)) {
-            self.totals.heard.fetch_add(1, Ordering::Relaxed);
+            self.totals.received_count.fetch_add(1, Ordering::Relaxed);
         }
         let gossip = self.swarm.behaviour_mut();
         gossip.report_message_validation_result(&message_id, &propagation_source, acceptance);
@@ -359,9 +363,12 @@ mod tests {
             length: Duration::from_secs(4),
         };
         let report = run(&config).await.unwrap();
-        assert!(report.said > 0 && report.heard > 0.5, "{report:?}");
+        assert!(
+            report.sent_count > 0 && report.heard_share > 0.5,
+            "{report:?}"
+        );
         // Each heard profile was received at least once.
-        let least = report.heard * report.said as f64 * report.profile_bytes as f64;
+        let least = report.heard_share * report.sent_count as f64 * report.profile_bytes as f64;
         assert!(report.received * report.seconds > least, "{report:?}");
         assert!(run(&GossipConfig { nodes: 1, ..config }).await.is_err());
     }

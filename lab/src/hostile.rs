@@ -156,7 +156,7 @@ async fn play_attacks(
     let kept_out = kept_out(folder);
     let (after, took_after) = usage::measure_during(&nodes, run(ALONE)).await;
     let (before, under, after) = (before?, under?, after?);
-    let nodes = usage::together(nodes, [took_before, took_under, took_after]);
+    let nodes = usage::combine_runs(nodes, [took_before, took_under, took_after]);
     let violations = judge(cluster, checks, &buyer, [&before, &under, &after], &nodes).await;
     Ok(HostileReport {
         seed: config.seed,

@@ -24,7 +24,7 @@ use souk_node::market::{
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::submissions::Spread;
+use crate::submissions::TimePercentiles;
 use souk_testnet::cluster::Cluster;
 use souk_testnet::layout::{self, LayoutError};
 use souk_testnet::process::StartError;
@@ -67,7 +67,7 @@ pub struct Round {
     /// Number of commits.
     pub commits: usize,
     /// The distribution of their times.
-    pub commit: Spread,
+    pub commit: TimePercentiles,
     /// Questions answered.
     pub answers: u64,
     /// Processor time of the busiest validator, as a fraction of a core. It will be zero on a
@@ -290,7 +290,7 @@ async fn run_round(
     Ok(Round {
         readers,
         commits: times.len(),
-        commit: Spread::from_times(times),
+        commit: TimePercentiles::from_times(times),
         answers,
         core: spent.fold(0.0, f64::max),
     })

@@ -60,7 +60,7 @@ pub const STEPS: [&str; 7] = [
 
 /// Configuration of the measurement.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct SubmissionConfig {
     /// Number of validators.
     pub validators: u32,
     /// Number of providers, each with one emulated device.
@@ -90,16 +90,16 @@ pub struct SubmissionReport {
     /// Jobs finished per second.
     pub jobs_per_second: f64,
     /// Time from submission to the first output.
-    pub to_output: Spread,
+    pub to_output: TimePercentiles,
     /// Time from submission to the settlement.
-    pub to_settlement: Spread,
+    pub to_settlement: TimePercentiles,
     /// Time of each step, by its name.
-    pub steps: BTreeMap<&'static str, Spread>,
+    pub steps: BTreeMap<&'static str, TimePercentiles>,
 }
 
 /// The distribution of times, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Spread {
+pub struct TimePercentiles {
     /// Half of the times are below this.
     pub p50_ms: f64,
     /// The 90th percentile.
@@ -170,7 +170,7 @@ impl JobTimes {
 pub async fn run(
     binary: &Path,
     folder: &Path,
-    shape: Shape,
+    shape: SubmissionConfig,
 ) -> Result<SubmissionReport, SubmissionsError> {
     let provider = ProviderChoice {
         device: DeviceChoice::new_emulated(DEVICE),
@@ -195,7 +195,7 @@ pub async fn run(
 
 async fn measure_submissions(
     folder: &Path,
-    shape: Shape,
+    shape: SubmissionConfig,
 ) -> Result<SubmissionReport, SubmissionsError> {
     let market = MarketFile::read(&folder.join(MARKET_FILE))?;
     let buyers = create_buyers(folder, &market, shape.buyers).await?;
@@ -336,10 +336,11 @@ impl SubmissionReport {
                 Err(reason) => *lost.entry(reason).or_default() += 1,
             }
         }
-        let over = |steps: usize| Spread::from_times(done.iter().map(|timed| timed.total(steps)));
+        let over =
+            |steps: usize| TimePercentiles::from_times(done.iter().map(|timed| timed.total(steps)));
         let step = |(place, name): (usize, &&'static str)| {
             let times = done.iter().map(|timed| timed.steps[place]);
-            (*name, Spread::from_times(times))
+            (*name, TimePercentiles::from_times(times))
         };
         SubmissionReport {
             jobs,
@@ -355,8 +356,8 @@ impl SubmissionReport {
     }
 }
 
-impl Spread {
-    pub(crate) fn from_times(times: impl IntoIterator<Item = Duration>) -> Spread {
+impl TimePercentiles {
+    pub(crate) fn from_times(times: impl IntoIterator<Item = Duration>) -> TimePercentiles {
         let mut times: Vec<Duration> = times.into_iter().collect();
         times.sort_unstable();
         let at = |share: f64| {
@@ -364,7 +365,7 @@ impl Spread {
             let time = times.get(place.saturating_sub(1)).copied();
             time.unwrap_or_default().as_secs_f64() * 1e3
         };
-        Spread {
+        TimePercentiles {
             p50_ms: at(0.5),
             p90_ms: at(0.9),
             p99_ms: at(0.99),
@@ -379,10 +380,13 @@ mod tests {
 
     #[test]
     fn a_spread_is_read_off_the_sorted_times() {
-        let spread = Spread::from_times((1..=100).rev().map(Duration::from_millis));
+        let spread = TimePercentiles::from_times((1..=100).rev().map(Duration::from_millis));
         assert_eq!((spread.p50_ms, spread.p90_ms), (50.0, 90.0));
         assert_eq!((spread.p99_ms, spread.max_ms), (99.0, 100.0));
-        assert_eq!(Spread::from_times([].into_iter()), Spread::default());
+        assert_eq!(
+            TimePercentiles::from_times([].into_iter()),
+            TimePercentiles::default()
+        );
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! so a request moves only its tokens, and you can go back by passing a smaller number. Another
 //! input selects the rows that become logits: one for the next token, all for a comparison.
 
-mod drawing;
 mod experts;
 mod nodes;
+mod token_drawing;
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use souk_onnx::{Dimension, ModelProto, OperatorSetIdProto, ValueInfoProto, encod
 
 use crate::config::Config;
 use crate::weights::{WeightError, Weights, split_joint_matrices, stack_experts};
-pub use drawing::{DRAWN, LOGIT_ROWS, SAMPLING, to_drawing_model};
-use nodes::{Look, Nodes};
+use nodes::{AttentionSettings, Nodes};
+pub use token_drawing::{DRAWN, LOGIT_ROWS, SAMPLING, to_drawing_model};
 
 /// Input of token ids: `[1, sequence]`.
 pub const TOKENS: &str = "input_ids";
@@ -106,7 +106,7 @@ impl Decoder {
             domain: None,
             version: Some(opset),
         };
-        let own = config.experts.map(|_| drawing::own_operators());
+        let own = config.experts.map(|_| token_drawing::own_operators());
         let model = ModelProto {
             ir_version: Some(ir_version),
             producer_name: Some("souk".to_owned()),
@@ -370,7 +370,7 @@ impl DecoderGraph<'_> {
         let values = self.add_cache_update(&format!("value.{layer}"), &values);
         let inputs = [&queries, &keys, &values, "", "", "", LENGTH];
         let name = format!("model.layers.{layer}.self_attn");
-        let look = Look {
+        let look = AttentionSettings {
             window: effective_window(self.config, layer, self.room),
             factor: self.config.score_factor,
             limit: self.config.score_limit,

@@ -350,7 +350,7 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> GenerationRun<'_, '_, T> {
     /// Returns whether drawing needs more than logits, or the request needs the logits.
     fn reads_logits(&self) -> bool {
         let request = self.request;
-        self.matcher.is_some() || request.likeliest.is_some() || request.sampling.looks_back()
+        self.matcher.is_some() || request.likeliest.is_some() || request.sampling.needs_history()
     }
 
     /// Takes the next tokens: one after the text, and one more for each drafted token that equals

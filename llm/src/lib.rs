@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
-pub mod bundled;
+pub mod bundled_model;
 pub mod chat;
 pub mod config;
 pub mod decoder;
@@ -17,7 +17,7 @@ pub mod generation;
 pub mod gguf;
 pub mod grammar;
 pub mod model;
-pub mod stopping;
+pub mod stop_strings;
 pub mod tokens;
 pub mod tools;
 mod weights;

@@ -115,7 +115,7 @@ impl Tokenizer {
     }
 
     /// Returns a token's text for the decoder, or none if the token is no part of a text.
-    fn told_token(&self, token: u32, marks: &[u32]) -> Option<String> {
+    fn visible_token(&self, token: u32, marks: &[u32]) -> Option<String> {
         let word = self.0.id_to_token(token)?;
         let added = self.0.get_added_vocabulary();
         (marks.contains(&token) || !added.is_special_token(&word)).then_some(word)

@@ -3,12 +3,12 @@
 //!
 //! Models learned different forms of a call. The chat template shows which form a model uses.
 
-mod reading;
+mod call_reader;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-pub use reading::CallReader;
+pub use call_reader::CallReader;
 
 /// The marks around a call in the form of Hermes and Qwen.
 const BEGIN: &str = "<tool_call>";

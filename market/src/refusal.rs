@@ -62,14 +62,16 @@ macro_rules! refusals {
             /// Returns the values behind the refusal, each with its name.
             pub fn facts(&self) -> Vec<(&'static str, String)> {
                 match self {
-                    $(Self::$name { $($fact),* } => vec![$((stringify!($fact), shown($fact))),*],)+
+                    $(Self::$name { $($fact),* } => {
+                        vec![$((stringify!($fact), fact_text($fact))),*]
+                    })+
                 }
             }
         }
     };
 }
 
-fn shown(fact: &impl Display) -> String {
+fn fact_text(fact: &impl Display) -> String {
     fact.to_string()
 }
 

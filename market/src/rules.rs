@@ -85,7 +85,7 @@ pub enum Unit {
 }
 
 /// A type that a rule can have.
-trait Figure: Copy {
+trait RuleValue: Copy {
     const UNIT: Unit;
     fn number(self) -> u64;
     fn of(number: u64) -> Option<Self>;
@@ -93,7 +93,7 @@ trait Figure: Copy {
 
 macro_rules! figures {
     ($($kind:ty, $unit:ident, $number:expr, $of:expr;)+) => {$(
-        impl Figure for $kind {
+        impl RuleValue for $kind {
             const UNIT: Unit = Unit::$unit;
             fn number(self) -> u64 {
                 let number: fn(Self) -> u64 = $number;
@@ -156,17 +156,17 @@ macro_rules! rules {
             }
 
             /// Returns a description for people.
-            pub fn means(self) -> &'static str {
+            pub fn description(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+).trim_ascii(),)+ }
             }
 
             /// Returns the unit of the rule's number.
             pub fn unit(self) -> Unit {
-                match self { $(Self::$name => <$kind as Figure>::UNIT,)+ }
+                match self { $(Self::$name => <$kind as RuleValue>::UNIT,)+ }
             }
 
             /// Returns whether operators can change the rule while the market runs.
-            pub fn may_change(self) -> bool {
+            pub fn is_changeable(self) -> bool {
                 match self { $(Self::$name => rules!(@$standing),)+ }
             }
 
@@ -186,9 +186,9 @@ macro_rules! rules {
             /// The range, if the value is outside it.
             pub fn set(self, rules: &mut Rules, value: u64) -> Result<(), RuleFault> {
                 let (least, most) = self.range();
-                within(self.name(), value, least, most)?;
+                check_range(self.name(), value, least, most)?;
                 let known = match self {
-                    $(Self::$name => Figure::of(value).map(|value| rules.$field = value),)+
+                    $(Self::$name => RuleValue::of(value).map(|value| rules.$field = value),)+
                 };
                 known.expect("what is in its range is of its type");
                 Ok(())
@@ -276,8 +276,8 @@ impl ClassRules {
     /// # Errors
     /// The first number out of its range.
     pub fn check_ranges(&self) -> Result<(), RuleFault> {
-        within("classes.tick", self.tick.0, 1, u64::MAX)?;
-        within("classes.lot", self.lot.0.into(), 1, u32::MAX.into())
+        check_range("classes.tick", self.tick.0, 1, u64::MAX)?;
+        check_range("classes.lot", self.lot.0.into(), 1, u32::MAX.into())
     }
 }
 
@@ -324,13 +324,13 @@ impl Rules {
     pub fn check_ranges(&self) -> Result<(), RuleFault> {
         for rule in Rule::ALL {
             let (least, most) = rule.range();
-            within(rule.name(), rule.of(self), least, most)?;
+            check_range(rule.name(), rule.of(self), least, most)?;
         }
         self.classes.iter().try_for_each(ClassRules::check_ranges)
     }
 }
 
-fn within(rule: &'static str, value: u64, least: u64, most: u64) -> Result<(), RuleFault> {
+fn check_range(rule: &'static str, value: u64, least: u64, most: u64) -> Result<(), RuleFault> {
     match (least..=most).contains(&value) {
         true => Ok(()),
         false => Err(RuleFault {

@@ -26,8 +26,8 @@ use crate::location::Location;
 use crate::paths::{Hop, Paths, Route};
 
 pub use error::HoldError;
+use transit::OngoingTransfer;
 pub use transit::Transit;
-use transit::Underway;
 
 /// A piece of content, in any number of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,7 +120,7 @@ pub struct Holdings {
     steps: Vec<Step>,
     /// Places that the owner fills and reads by its own transfers.
     own: BTreeSet<Location>,
-    underway: BTreeMap<u64, Underway>,
+    underway: BTreeMap<u64, OngoingTransfer>,
     /// The transfer begun last, until the owner takes it.
     started: Option<Transit>,
     transits: u64,

@@ -39,7 +39,6 @@ pub mod space;
 mod store;
 mod tensor;
 pub mod transfers;
-mod verifier;
 
 pub use arrival::{Arrival, CheckedFrame, CorruptFrame, Frame, VerifiedContent};
 pub use content_id::{ContentId, ContentIdError};
@@ -51,4 +50,3 @@ pub use store::{
     FolderError, Store, StoreConfig, StoreConfigError, StoreError, StoreUse, StoredContent,
 };
 pub use tensor::{Tensor, TensorError};
-pub use verifier::{Verifier, VerifyError};

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::location::Location;
-use fit::Fit;
+use fit::LineFit;
 
 /// The medium of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,7 +101,7 @@ const BELIEVED: u8 = 3;
 #[derive(Clone, Debug)]
 struct KnownPath {
     path: Path,
-    fit: Fit,
+    fit: LineFit,
     /// The number of last transfers in a row that were outliers.
     doubted: u8,
 }
@@ -166,7 +166,7 @@ impl Paths {
         between.retain(|known| known.path.kind != path.kind);
         between.push(KnownPath {
             path,
-            fit: Fit::default(),
+            fit: LineFit::default(),
             doubted: 0,
         });
     }

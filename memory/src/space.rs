@@ -98,7 +98,7 @@ pub struct Space<D> {
     /// The bytes to and from each device, by kind of path.
     over: BTreeMap<Location, PathBytes>,
     /// The transfer that the last change began, until a thread takes it.
-    begun: Option<Move<D>>,
+    begun_transfer: Option<Move<D>>,
 }
 
 impl<D: Clone> Space<D> {
@@ -123,7 +123,7 @@ impl<D: Clone> Space<D> {
             spill,
             moved: MoveTotals::default(),
             over: BTreeMap::new(),
-            begun: None,
+            begun_transfer: None,
         })
     }
 

@@ -6,13 +6,14 @@
 //! [`journal`] stores on disk what a later process needs to resume the job.
 
 mod compare;
-pub mod ending;
 pub mod explanation;
 mod holders;
 pub mod job;
 pub mod job_files;
 mod job_priority;
+pub mod job_times;
 pub mod journal;
+pub mod lease_cancellation;
 mod link_estimates;
 pub mod names;
 mod own_outputs;
@@ -28,7 +29,6 @@ mod shell;
 pub mod tab;
 mod terms;
 pub mod text_router;
-pub mod times;
 mod unfinished_job;
 pub mod value_labels;
 
@@ -67,7 +67,7 @@ use shell::Shell;
 
 pub use journal::{Journal, JournalError};
 pub use past_times::{Overheads, PAST_TIMES_FILE};
-pub use quote::{Alternative, Quote, Scarce};
+pub use quote::{Alternative, Quote, ScarceOperator};
 pub use quote_error::QuoteError;
 pub use souk_roles::job::plan::{NoPlan, NoPlanKind};
 pub use souk_roles::job::{End, JobEvent, Past, Reason, Spending};
@@ -433,7 +433,7 @@ impl Buyer {
     }
 
     /// Resumes a job whose buyer died or stopped, from its journal and the requests without an
-    /// answer. `given` are the input ids of all `all` requests, answered or not.
+    /// answer. `request_inputs` are the inputs of all `count` requests, answered or not.
     ///
     /// # Errors
     /// The reason for an early end, and the cost so far.
@@ -441,15 +441,15 @@ impl Buyer {
         &self,
         job: &Job,
         journal: Journal,
-        (given, all): (&BTreeSet<ContentId>, u32),
+        (request_inputs, count): (&BTreeSet<ContentId>, u32),
         submission: Submission,
     ) -> Result<JobResult, Box<UnfinishedJob>> {
         let (id, past) = (journal.job(), journal.fold_past());
         let failed = |reason| UnfinishedJob::at_once(id, reason);
         let graph = quote::import_graph(job).map_err(|error| failed(no_graph(&error)))?;
-        let spec = self.job_spec(job, &graph, id, all, String::new(), &submission.requests);
+        let spec = self.job_spec(job, &graph, id, count, String::new(), &submission.requests);
         let mut spec = spec.map_err(|error| failed(no_graph(&error)))?;
-        spec.given.extend(given);
+        spec.request_inputs.extend(request_inputs);
         if past.began != Some((id, spec.subject)) {
             let name = journal.name().to_owned();
             let error = JournalError::Subject { name };
@@ -467,18 +467,18 @@ impl Buyer {
         to_job_result(shell.run().await)
     }
 
-    /// Returns what the core knows of a job of `all` requests, with those of earlier lives.
+    /// Returns the specification of a job of `count` requests, with those of earlier lives.
     fn job_spec(
         &self,
         job: &Job,
         graph: &Graph,
         id: JobId,
-        all: u32,
+        count: u32,
         command: String,
         requests: &Requests,
     ) -> Result<JobSpec, CutError> {
         let none = BTreeMap::new();
-        let about = if all == 1 { &job.inputs } else { &none };
+        let about = if count == 1 { &job.inputs } else { &none };
         let states = graph.state_values();
         let is_kept = |id: &_| job.limits.sequences > 0 && states.contains(id);
         let made = |id: &&_| graph.value(**id).producer().is_some() && !is_kept(*id);
@@ -493,7 +493,7 @@ impl Buyer {
             requests: requests.count,
             sequences: job.limits.sequences,
             window: requests.window,
-            given: job.inputs.values().map(Tensor::id).collect(),
+            request_inputs: job.inputs.values().map(Tensor::id).collect(),
             limits: job.limits.to_core_limits(),
         })
     }

@@ -2,7 +2,7 @@
 //! asks them, and trades. Buyers, providers and the command line use it.
 
 pub mod broker;
-pub mod joining;
+pub mod join;
 pub mod market_data;
 pub mod reach;
 mod task;

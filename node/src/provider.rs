@@ -10,7 +10,6 @@ mod engine;
 mod fault;
 mod folder_lock;
 mod gauges;
-mod job;
 mod journal;
 mod measurement_sheet;
 mod pace;
@@ -19,6 +18,7 @@ mod prefetch_predictor;
 mod receipts;
 mod refusals;
 mod room;
+mod running_lease;
 mod sale_terms;
 mod shell;
 mod statistics;
@@ -62,7 +62,7 @@ use crate::client::trader::{TradeError, Trader};
 use crate::endpoint::EndpointError;
 use crate::endpoint::pieces::{self, PieceStreams};
 use engine::{Engine, OpenedEngine};
-use fault::Faulty;
+use fault::FaultInjector;
 use journal::Sums;
 use pace::Pace;
 use prefetch_predictor::ContentPrefetcher;
@@ -71,7 +71,7 @@ use shell::{Incoming, Shell, Signal};
 
 pub use device_load::{LiveDevice, LiveFigures};
 pub use folder_lock::is_running;
-pub use journal::{Before, Closing, Entry, History, JOURNAL_FORMAT};
+pub use journal::{Closing, EarlierLeases, Entry, History, JOURNAL_FORMAT};
 pub use measurement_sheet::{
     SheetError, SignedSheet, read_or_measure as sheet_of, read_stored as sheet_kept,
 };
@@ -208,22 +208,22 @@ impl From<ExecutorError> for ProviderError {
 }
 
 /// The inputs with which the shell begins.
-struct Beginning {
+struct ShellStart {
     heard: mpsc::Receiver<Incoming>,
     journal: journal::JournalWriter,
     past: Past,
 }
 
-impl Beginning {
+impl ShellStart {
     /// Opens the journal of a folder, and the channels for peers' messages and lease sums.
     fn open_folder(
         home: &Path,
-    ) -> Result<(Beginning, mpsc::Sender<Incoming>, watch::Receiver<Sums>), FactLogError> {
+    ) -> Result<(ShellStart, mpsc::Sender<Incoming>, watch::Receiver<Sums>), FactLogError> {
         let journal = journal::Journal::open_folder(home)?;
         let past = journal.history().fold_past();
         let (journal, sums) = journal.start_writer();
         let (inbox, heard) = mpsc::channel(shell::INBOX);
-        let beginning = Beginning {
+        let beginning = ShellStart {
             heard,
             journal,
             past,
@@ -259,7 +259,7 @@ pub struct Provider {
     /// Queues peers' messages for the shell.
     inbox: mpsc::Sender<Incoming>,
     /// The shell's inputs until it takes them.
-    beginning: Mutex<Option<Beginning>>,
+    beginning: Mutex<Option<ShellStart>>,
     /// The shell's status, once it runs.
     status: watch::Sender<Option<watch::Receiver<ProviderStatus>>>,
     sums: watch::Receiver<Sums>,
@@ -269,7 +269,7 @@ pub struct Provider {
     live: device_load::Live,
     /// The measured costs of its devices.
     seen: Arc<DeviceCosts>,
-    fault: Faulty,
+    fault: FaultInjector,
     power: Mutex<power::HeldLimits>,
     /// Whether the disk has room for jobs' contents.
     disk: disk_room::DiskRoom,
@@ -311,7 +311,7 @@ impl Provider {
         } = config;
         let market = market.with_known(&home);
         let lock = folder_lock::lock_folder(&home)?;
-        let (beginning, inbox, sums) = Beginning::open_folder(&home)?;
+        let (beginning, inbox, sums) = ShellStart::open_folder(&home)?;
         // This comes before any measurement, because the device must be measured with the power
         // limits it is sold with.
         let wanted = &provider.limits.power_watts;
@@ -329,7 +329,7 @@ impl Provider {
         if provider.fault.is_some() && !opened.peak.emulated {
             return Err(ProviderError::Fault);
         }
-        let fault = Faulty::new(provider.fault, provider.fault_after);
+        let fault = FaultInjector::new(provider.fault, provider.fault_after);
         let config = transfers_of(&provider, &home);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
         let tensors = tensors.map_err(ProviderError::Direct)?;
@@ -371,8 +371,8 @@ impl Provider {
     /// Returns a function that renders the provider's metrics for as long as the provider exists.
     #[must_use]
     pub fn page_maker(self: &Arc<Self>) -> PageMaker {
-        let told = Arc::downgrade(self);
-        Arc::new(move || Box::pin(gauges::metrics_page(told.clone())))
+        let provider = Arc::downgrade(self);
+        Arc::new(move || Box::pin(gauges::metrics_page(provider.clone())))
     }
 
     /// Keeps the ask in the book until `stop` ends. Then it withdraws the ask and returns leases
@@ -421,7 +421,7 @@ impl Provider {
         Ok(ended?)
     }
 
-    fn take_beginning(&self) -> Option<Beginning> {
+    fn take_beginning(&self) -> Option<ShellStart> {
         let mut beginning = self
             .beginning
             .lock()

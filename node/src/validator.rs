@@ -8,7 +8,8 @@
 //! once (stale, with the age of the state).
 
 mod admission;
-mod auditing;
+mod audit;
+mod backup;
 mod backup_file;
 mod callers;
 pub mod exchange_machine;
@@ -17,7 +18,6 @@ pub mod node;
 pub mod operator;
 pub mod raft_link;
 pub mod request_server;
-mod saving;
 mod statements;
 mod storage;
 mod task;
@@ -51,12 +51,12 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use admission::{Admission, AdmissionFull};
-pub use auditing::{ValidatorAudit, ValidatorAuditError, audit_folder};
-pub use backup_file::BackupFault;
-pub use members::MembersError;
-pub use saving::{
+pub use audit::{ValidatorAudit, ValidatorAuditError, audit_folder};
+pub use backup::{
     BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
 };
+pub use backup_file::BackupFault;
+pub use members::MembersError;
 use task::{Input, ValidatorTask};
 use verifier::verify_all;
 pub use views::ViewsError;

@@ -10,14 +10,14 @@ mod captures;
 mod constant_nodes;
 pub mod cost;
 pub mod cut;
-mod device_preference;
+mod device_requirement;
 mod error;
 mod extents;
 mod external;
 mod fold;
-mod import;
 mod indices;
 mod inline;
+mod onnx_import;
 mod order;
 pub mod shape;
 mod states;
@@ -32,7 +32,7 @@ use souk_onnx::{DataType, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoP
 
 pub use bind::{Bindings, InputType};
 use cost::Cost;
-pub use device_preference::Wish;
+pub use device_requirement::DeviceRequirement;
 pub use error::ImportError;
 pub use extents::value_extents;
 pub(crate) use external::CONTENT_SCHEME;

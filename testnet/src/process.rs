@@ -49,7 +49,7 @@ pub struct Node {
     recipe: Recipe,
     child: Child,
     // The node's output until it reports that it is ready.
-    said: Option<Lines<BufReader<ChildStdout>>>,
+    stdout_lines: Option<Lines<BufReader<ChildStdout>>>,
     // This process holds the pipe but never writes to it: see the module's doc.
     _stdin: Option<ChildStdin>,
 }
@@ -121,11 +121,11 @@ impl Node {
             .stdout
             .take()
             .expect("the standard output was asked for");
-        let said = Some(BufReader::new(stdout).lines());
+        let stdout_lines = Some(BufReader::new(stdout).lines());
         Ok(Node {
             recipe,
             child,
-            said,
+            stdout_lines,
             _stdin: stdin,
         })
     }
@@ -135,7 +135,7 @@ impl Node {
     /// # Errors
     /// If the process ends or stays silent for too long.
     pub async fn wait_ready(&mut self) -> Result<(), StartError> {
-        let Some(mut lines) = self.said.take() else {
+        let Some(mut lines) = self.stdout_lines.take() else {
             return Ok(());
         };
         let ready = async {
@@ -275,16 +275,16 @@ fn spawn_child(recipe: &Recipe) -> Result<Child, StartError> {
 /// Returns the last error in a log, or else its last line.
 fn last_words(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
-    let said: Vec<&str> = text
+    let lines: Vec<&str> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
         .collect();
-    let error = said
+    let error = lines
         .iter()
         .rev()
         .find_map(|line| line.strip_prefix("error: "));
     error
-        .or(said.last().copied())
+        .or(lines.last().copied())
         .unwrap_or("it said nothing")
         .to_owned()
 }

@@ -16,7 +16,7 @@ pub struct GenerateArgs {
     /// The text to continue.
     pub prompt: String,
     #[command(flatten)]
-    pub place: PlaceArgs,
+    pub place: PlacementArgs,
     /// The maximum number of tokens to generate.
     #[arg(
         short,
@@ -50,7 +50,7 @@ pub struct ChatArgs {
     /// A language model with a chat template, in a form that `souk generate` takes.
     pub model: PathBuf,
     #[command(flatten)]
-    pub place: PlaceArgs,
+    pub place: PlacementArgs,
     #[command(flatten)]
     pub session: SessionArgs,
     /// The maximum number of tokens of an answer.
@@ -102,7 +102,7 @@ pub struct OpenaiArgs {
     #[arg(long)]
     pub embeddings: bool,
     #[command(flatten)]
-    pub place: PlaceArgs,
+    pub place: PlacementArgs,
     #[command(flatten)]
     pub session: SessionArgs,
 }
@@ -119,7 +119,7 @@ pub struct SessionArgs {
 
 /// Where to run the model.
 #[derive(Debug, clap::Args)]
-pub struct PlaceArgs {
+pub struct PlacementArgs {
     /// Run the model on this machine's processor, without a market.
     #[arg(long, conflicts_with_all = ["budget", "min_providers", "device", "out"])]
     pub local: bool,

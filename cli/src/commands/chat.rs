@@ -109,7 +109,7 @@ impl Chat<'_> {
             let next = async {
                 tokio::select! {
                     line = self.lines.recv() => line,
-                    () = self.interrupts.told.notified() => None,
+                    () = self.interrupts.interrupt_notify.notified() => None,
                 }
             };
             match handle.block_on(next) {
@@ -164,14 +164,14 @@ struct Interrupts {
     /// Whether an answer is running that the user has not interrupted.
     answering: Arc<AtomicBool>,
     /// Signals an interrupt that came while no answer was running.
-    told: Arc<Notify>,
+    interrupt_notify: Arc<Notify>,
 }
 
 fn watch_interrupts(stop: StopSignal) -> Interrupts {
-    let (answering, told) = (Arc::<AtomicBool>::default(), Arc::<Notify>::default());
+    let (answering, interrupt_notify) = (Arc::<AtomicBool>::default(), Arc::<Notify>::default());
     let mut requests = stop::Requests::new();
     let is_typed = std::io::stdin().is_terminal();
-    let (is_answering, at_prompt) = (answering.clone(), told.clone());
+    let (is_answering, at_prompt) = (answering.clone(), interrupt_notify.clone());
     tokio::spawn(async move {
         loop {
             requests.next().await;
@@ -185,7 +185,10 @@ fn watch_interrupts(stop: StopSignal) -> Interrupts {
             }
         }
     });
-    Interrupts { answering, told }
+    Interrupts {
+        answering,
+        interrupt_notify,
+    }
 }
 
 /// Returns the lines of standard input as they arrive.

@@ -21,7 +21,7 @@ use super::node::LIBRARY_HINT;
 use crate::args::{Backend, Device, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
-use probe::{Adapter, Standing};
+use probe::{Adapter, ProbedDevice};
 pub use probe::{check_device_driver as check_driver, check_library};
 
 /// Runs a subcommand of `souk device`.
@@ -141,7 +141,7 @@ fn show_one(folder: &Path, output: Output, name: &str) -> Outcome {
     let choice = parse_device(name)?;
     let choice = serde_json::to_string(&choice).expect("a choice always encodes");
     let standing =
-        probe::run_probe::<Standing>(&["show", &choice], library_path(folder).as_deref());
+        probe::run_probe::<ProbedDevice>(&["show", &choice], library_path(folder).as_deref());
     let standing = standing.map_err(|cause| Failure::new(Kind::Input, cause, hint))?;
     let kept = provider::sheet_kept(folder, &standing.key);
     match output {

@@ -5,11 +5,10 @@ use std::path::Path;
 
 use serde_json::json;
 use souk_llm::grammar::Grammar;
-use souk_llm::model::LanguageModel;
 use souk_node::market::Receipt;
 use souk_texts::{
     SessionSize, StopSignal, TextEngine, TextError, TextForm, TextModel, TextRequest, WrittenText,
-    new_message, open_model, reserved_positions,
+    new_message, open_model,
 };
 use tokio::runtime::Handle;
 
@@ -147,23 +146,4 @@ fn report_result(
         written.summary_line()
     ));
     texts::print_payments(receipts);
-}
-
-/// Converts a language model to souk's format.
-pub fn import_model(output: Output, from: &Path, to: &Path, context: Option<usize>) -> Outcome {
-    let model = LanguageModel::open(from).map_err(TextError::from)?;
-    let (card, room) = (model.card.clone(), reserved_positions(&model, context));
-    model.write(to, room).map_err(TextError::from)?;
-    let licence = card.licence.as_deref().unwrap_or("not stated");
-    let facts = json!({
-        "name": card.name, "folder": to, "positions": room, "licence": card.licence,
-        "chat_template": card.template.is_some(),
-    });
-    let text = format!(
-        "{} is in {}: {room} positions, licence {licence}",
-        card.name,
-        to.display()
-    );
-    show::print_result(output, &facts, &text);
-    Ok(())
 }

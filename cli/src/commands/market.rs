@@ -1,6 +1,6 @@
 //! `souk market …`: creates, joins and shows a market.
 
-mod founding;
+mod create;
 pub mod views;
 
 use std::path::Path;
@@ -11,7 +11,7 @@ use souk_api::member::{FounderView, MembersView};
 use souk_folder::invitation::Invitation;
 use souk_folder::market_file::{MARKET_FILE, MarketFile};
 use souk_network::protocols::market::{Governance, Members};
-use souk_node::client::joining::{self, JoiningError};
+use souk_node::client::join::{self, JoiningError};
 use souk_node::market::Genesis;
 
 use crate::args::{Market, Output};
@@ -22,7 +22,7 @@ use crate::{rules, show};
 /// Runs a command on markets.
 pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
     match command {
-        Market::Create(new) => founding::create_market(folder, output, &new),
+        Market::Create(new) => create::create_market(folder, output, &new),
         Market::Join { line } => join_market(folder, output, &line).await,
         Market::Show => show_market(folder, output).await,
         Market::Rules => {
@@ -56,7 +56,7 @@ async fn join_market(folder: &Path, output: Output, line: &str) -> Outcome {
     {
         return Err(of_another(folder, &market.genesis));
     }
-    let (genesis, members) = joining::fetch_market(&invitation)
+    let (genesis, members) = join::fetch_market(&invitation)
         .await
         .map_err(from_joining)?;
     create_folder(folder)?;

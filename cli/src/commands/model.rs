@@ -1,5 +1,8 @@
 //! `souk model`: lists the models that providers sell by the token, inspects and imports models.
 
+#[cfg(feature = "generate")]
+mod import;
+
 use std::path::Path;
 
 use souk_api::text_offer::{ModelView, TextOfferView};
@@ -7,8 +10,6 @@ use souk_node::buyer::text_router::{TextOffer, text_offers};
 use souk_node::scheduler::graph::{Bindings, Graph};
 
 use super::book::market_failure;
-#[cfg(feature = "generate")]
-use super::generate;
 use super::submit::from_import;
 use crate::args::{Model, Output};
 use crate::failure::{Failure, Kind, Outcome};
@@ -22,7 +23,7 @@ pub async fn run(folder: &Path, output: Output, command: &Model) -> Outcome {
         Model::Show { model } => show_offers(folder, output, model).await,
         Model::Inspect { file, symbol } => inspect_model(output, file, symbol),
         #[cfg(feature = "generate")]
-        Model::Import { from, to, context } => generate::import_model(output, from, to, *context),
+        Model::Import { from, to, context } => import::import_model(output, from, to, *context),
     }
 }
 

@@ -2,9 +2,9 @@
 //! that create credits, name validators and change rules. Some commands take effect only when
 //! several operators have approved them.
 
-mod deciding;
+mod decide;
 mod payouts;
-mod reconciling;
+mod reconcile;
 mod rules;
 
 use std::path::Path;
@@ -30,8 +30,8 @@ const NAME: &str = "operator";
 pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
     match command {
         Operator::Requests => list_requests(folder, output).await,
-        Operator::Decide(args) => deciding::run(folder, output, &args).await,
-        Operator::Reconcile { file } => reconciling::run(folder, output, &file).await,
+        Operator::Decide(args) => decide::run(folder, output, &args).await,
+        Operator::Reconcile { file } => reconcile::run(folder, output, &file).await,
         Operator::Pending => rules::list_pending_commands(folder, output).await,
         Operator::Rules(command) => rules::run(folder, output, command).await,
         Operator::Upgrade {
@@ -59,7 +59,7 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
             let facts = json!({ "request": request, "state": "refused" });
             let text = format!("request {request} is refused");
             let refuse = Command::Refuse { request, reason };
-            say_done(folder, output, &key, refuse, facts, text).await
+            submit_and_report(folder, output, &key, refuse, facts, text).await
         }
         Operator::Credit {
             account,
@@ -70,7 +70,7 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
             let text = format!("credited {} to {account}", show::format_credits(amount));
             let amount = Credits(amount);
             let credit = Command::Deposit { account, amount };
-            say_done(folder, output, &key, credit, facts, text).await
+            submit_and_report(folder, output, &key, credit, facts, text).await
         }
         Operator::Freeze {
             account,
@@ -81,20 +81,20 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
             let facts = json!({ "account": account, "state": "frozen", "reason": reason });
             let text = format!("{account} is frozen: {reason}");
             let freeze = Command::Freeze { account, reason };
-            say_done(folder, output, &key, freeze, facts, text).await
+            submit_and_report(folder, output, &key, freeze, facts, text).await
         }
         Operator::Thaw { account, key } => {
             let facts = json!({ "account": account, "state": "thawed" });
             let text = format!("{account} is thawed");
             let thaw = Command::Thaw { account };
-            say_done(folder, output, &key, thaw, facts, text).await
+            submit_and_report(folder, output, &key, thaw, facts, text).await
         }
         Operator::Collect { amount, key } => collect_earnings(folder, output, amount, &key).await,
     }
 }
 
 /// Submits a command of the operators and reports that it is done.
-async fn say_done(
+async fn submit_and_report(
     folder: &Path,
     output: Output,
     key: &OperatorKey,
@@ -198,7 +198,7 @@ async fn approve_command(folder: &Path, output: Output, id: u64, key: &OperatorK
         show::governance::describe_command(&approval.command)
     );
     let facts = json!({ "command": id, "state": "done" });
-    say_done(folder, output, key, approval.command, facts, text).await
+    submit_and_report(folder, output, key, approval.command, facts, text).await
 }
 
 async fn list_requests(folder: &Path, output: Output) -> Outcome {

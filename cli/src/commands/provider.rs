@@ -3,9 +3,9 @@
 mod device_text;
 pub mod endpoint;
 mod init;
-mod measuring;
+mod measure;
 
-pub use measuring::measure_offer;
+pub use measure::measure_offer;
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
     match command {
         Provider::Run(run) => node::run_provider(folder, run).await,
         Provider::Init(new) => init::run(folder, output, &new).await,
-        Provider::Measure => measuring::measure_provider(folder, output).await,
+        Provider::Measure => measure::measure_provider(folder, output).await,
         Provider::Price { credits } => show_or_set_price(folder, output, credits),
         Provider::Status { reset } => show_status(folder, output, reset),
     }

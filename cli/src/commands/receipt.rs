@@ -48,7 +48,7 @@ async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
         receipts.push(receipt);
     }
     let pair: [Signed; 2] = receipts.try_into().expect("each file is one receipt");
-    if let Some(cause) = harmless(&pair) {
+    if let Some(cause) = reason_not_contradictory(&pair) {
         let hint =
             "give two receipts of one lease for the same graph and inputs, with different outputs";
         return Err(Failure::new(Kind::Input, cause, hint));
@@ -70,7 +70,7 @@ async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
 }
 
 /// Returns why two receipts do not contradict each other, or `None` if they do.
-fn harmless([first, second]: &[Signed; 2]) -> Option<String> {
+fn reason_not_contradictory([first, second]: &[Signed; 2]) -> Option<String> {
     let (one, other) = (&first.body, &second.body);
     let differs = [
         ("markets", one.market != other.market),

@@ -1,6 +1,6 @@
 //! `souk plan` and `souk submit`: runs a model of the user, from files to files.
 
-mod bidding;
+mod bid;
 mod failures;
 mod submit_run;
 
@@ -27,13 +27,13 @@ use crate::args::{self, JobArgs, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, join_as_buyer, join_within};
 use crate::show::balance::Balances;
-use crate::show::times::{Times, Watch};
+use crate::show::times::{JobStopwatch, JobTimes};
 use crate::show::transfer::{self, TransferLine};
 use crate::{files, show};
 pub use failures::{from_ended, from_import, from_quote, journal_failure};
 use failures::{leases_left_failure, with_held};
 use souk_node::buyer::job_files::{JobFiles, TimedEvent};
-use submit_run::{Files, PlanView, SubmitRun};
+use submit_run::{PlanView, RequestFiles, SubmitRun};
 
 /// Progress events that can wait for printing.
 const PROGRESS_MAX: usize = 256;
@@ -74,14 +74,14 @@ pub async fn show_plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome
 
 /// Buys leases, runs each request, writes the answers, and pays.
 pub async fn submit_job(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome {
-    let files = Files::read(args)?;
+    let files = RequestFiles::read(args)?;
     let asking = SubmitRun::new(args, output, &files, BTreeMap::new());
     let mut job = asking.remaining_job()?;
     // This comes before any payment: souk must not buy outputs that it cannot store.
     files::prepare_folder(&args.out)?;
     let buyer = join_within(folder, traffic_limits(args)).await?;
     job.limits.excluded = resolve_excluded(&buyer, &args.job).await?;
-    let (quote, own) = bidding::quote_with_bid(&buyer, &mut job, args).await?;
+    let (quote, own) = bid::quote_with_bid(&buyer, &mut job, args).await?;
     files.check_indices(&quote)?;
     hold_to_plan(folder, &buyer, &job, &quote, args)?;
     let (jobs, command) = journal_command(folder, args);
@@ -89,7 +89,7 @@ pub async fn submit_job(folder: &Path, output: Output, args: &SubmitArgs) -> Out
     let name = journal.name().to_owned();
     let mut shown = PlanView {
         plan: plan_json::to_json(&quote),
-        planned: Some(Times::from_quote(&quote)),
+        planned: Some(JobTimes::from_quote(&quote)),
         names: show::provider_names(&quote.listings),
         kept: JobFiles::new(&jobs, &name),
     };
@@ -108,7 +108,7 @@ pub async fn submit_job(folder: &Path, output: Output, args: &SubmitArgs) -> Out
     }
     if let Some(own) = own {
         let (id, kept) = (journal.job(), &shown.kept);
-        let lease = bidding::buy_with_bid(&buyer, &job, id, kept, &quote, own).await?;
+        let lease = bid::buy_with_bid(&buyer, &job, id, kept, &quote, own).await?;
         // The lease can be from a provider that the plan did not include.
         let names = providers::of_leases(buyer.broker(), &[lease]).await?;
         shown.names.extend(names);
@@ -133,7 +133,7 @@ pub async fn resume_job(
     output: Output,
     (args, journal): (&SubmitArgs, Journal),
 ) -> Outcome {
-    let files = Files::read(args)?;
+    let files = RequestFiles::read(args)?;
     files::prepare_folder(&args.out)?;
     let kept = files.find_stored_answers(args, &journal);
     let asking = SubmitRun::new(args, output, &files, kept);
@@ -241,8 +241,8 @@ async fn report_progress(
     names: &show::Names,
     output: Output,
     kept: Option<&JobFiles>,
-) -> Times {
-    let mut watch = Watch::start();
+) -> JobTimes {
+    let mut watch = JobStopwatch::start();
     // An earlier process may have begun the job.
     let mut number = kept.map_or(0, |kept| kept.read_events().len());
     let mut sending = TransferLine::new(output == Output::Text, buyer.sent_bytes());

@@ -17,7 +17,7 @@ use souk_texts::{
 };
 
 use super::submit;
-use crate::args::{LeaseArgs, Output, PlaceArgs, SamplingArgs};
+use crate::args::{LeaseArgs, Output, PlacementArgs, SamplingArgs};
 use crate::failure::{Failure, Kind};
 use crate::folder::join_as_buyer;
 use crate::show;
@@ -28,7 +28,7 @@ pub async fn open_engine(
     folder: &Path,
     output: Output,
     (model, text_model): (LanguageModel, &TextModel),
-    args: &PlaceArgs,
+    args: &PlacementArgs,
     size: SessionSize,
     stop: StopSignal,
 ) -> Result<TextEngine, Failure> {

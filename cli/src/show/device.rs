@@ -12,7 +12,7 @@ use super::{Table, format_bytes, format_scaled, format_seconds, print_line, shor
 
 /// The current state of a device.
 #[derive(Serialize, Deserialize)]
-pub struct Live {
+pub struct DeviceFigures {
     /// Busy share of the device, 0 to 1.
     pub utilisation: f64,
     /// Free memory in bytes; `None` if unknown.
@@ -87,7 +87,7 @@ pub fn print_profile(profile: &Profile) {
 }
 
 /// Prints the current state of a device.
-pub fn print_live(live: &Live) {
+pub fn print_live(live: &DeviceFigures) {
     let free = live.memory_free_bytes;
     let free = free.map_or_else(|| "not known".to_owned(), format_bytes);
     let watts = live.watts;

@@ -12,7 +12,7 @@ use souk_node::market::{
 use super::{Table, format_credits, print_line, short_id};
 
 /// The sums of a history.
-pub struct Sums {
+pub struct HistoryTotals {
     /// Balances before the first movement.
     pub opening: Balances,
     /// Balances after the last movement.
@@ -22,12 +22,12 @@ pub struct Sums {
     pub gaps: usize,
 }
 
-impl Sums {
+impl HistoryTotals {
     /// Sums up lines, the newest first; returns `None` if there are none.
-    pub fn from_lines(lines: &[StatementLine]) -> Option<Sums> {
+    pub fn from_lines(lines: &[StatementLine]) -> Option<HistoryTotals> {
         let (closing, opening) = (lines.first()?.after, lines.last()?.before);
         let gaps = lines.windows(2).filter(|two| two[1].after != two[0].before);
-        Some(Sums {
+        Some(HistoryTotals {
             opening,
             closing,
             gaps: gaps.count(),
@@ -38,7 +38,7 @@ impl Sums {
 /// Prints a history, the oldest movement first.
 pub fn print_history(account: AccountKey, statement: &Statement) {
     let lines = &statement.lines;
-    let Some(sums) = Sums::from_lines(lines) else {
+    let Some(sums) = HistoryTotals::from_lines(lines) else {
         print_line("no credits of this account have moved, as far as this validator has seen");
         return;
     };
@@ -90,8 +90,9 @@ pub fn to_json(account: AccountKey, statement: &Statement) -> Value {
         value["why"] = explain_line(account, line).into();
         value
     };
-    let sums = Sums::from_lines(&statement.lines);
-    let balances = |of: fn(&Sums) -> &Balances| sums.as_ref().map(of).map(BalancesView::from);
+    let sums = HistoryTotals::from_lines(&statement.lines);
+    let balances =
+        |of: fn(&HistoryTotals) -> &Balances| sums.as_ref().map(of).map(BalancesView::from);
     let movements: Vec<Value> = statement.lines.iter().rev().map(one).collect();
     json!({
         "account": account,

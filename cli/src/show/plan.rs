@@ -6,10 +6,10 @@ use souk_node::buyer::job::Limits;
 use souk_node::buyer::plan_json::{
     compare_alternative, critical_parts, explain_choice, price_range,
 };
-use souk_node::buyer::{Alternative, Quote, Scarce};
+use souk_node::buyer::{Alternative, Quote, ScarceOperator};
 use souk_node::scheduler::planning::Utilisation;
 
-use super::times::{self, Times};
+use super::times::{self, JobTimes};
 use super::{
     Table, format_bytes, format_count, format_credits, format_scaled, format_seconds, print_line,
     provider_name, to_u64,
@@ -48,12 +48,15 @@ pub fn describe_unsuitable(quote: &Quote) -> Vec<String> {
         lines.push(format!("  not eligible: {asks}"));
         lines.extend(quote.unsuitable.iter().map(|cause| format!("    {cause}")));
     }
-    let scarce = quote.scarce.iter().map(|Scarce { operator, asks }| {
-        format!(
-            "  {operator} is run by {asks} of {}",
-            format_count(quote.seen, "ask")
-        )
-    });
+    let scarce = quote
+        .scarce
+        .iter()
+        .map(|ScarceOperator { operator, asks }| {
+            format!(
+                "  {operator} is run by {asks} of {}",
+                format_count(quote.seen, "ask")
+            )
+        });
     lines.extend(scarce);
     lines
 }
@@ -132,7 +135,7 @@ pub fn describe_plan(quote: &Quote, limits: &Limits) -> Vec<String> {
         text.push(format!("  {joules:.3} J by the power the providers state"));
     }
     text.extend(describe_schedule(quote));
-    text.extend(times::format_times(Some(Times::from_quote(quote)), None));
+    text.extend(times::format_times(Some(JobTimes::from_quote(quote)), None));
     text.extend(explain_price(quote));
     text.extend(describe_holds(quote, limits));
     text.push(format!("  plan hash {}", quote.hash()));

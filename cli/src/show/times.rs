@@ -2,18 +2,18 @@
 //! planned figures next to the measured ones.
 
 use serde_json::{Value, json};
-pub use souk_node::buyer::times::{Times, Watch};
+pub use souk_node::buyer::job_times::{JobStopwatch, JobTimes};
 
 use super::{Table, format_credits, format_seconds};
 
 /// Returns both as JSON.
-pub fn to_json(planned: Option<Times>, measured: Option<Times>) -> Value {
-    let [planned, measured] = [planned, measured].map(|times| times.map(Times::to_json));
+pub fn to_json(planned: Option<JobTimes>, measured: Option<JobTimes>) -> Value {
+    let [planned, measured] = [planned, measured].map(|times| times.map(JobTimes::to_json));
     json!({ "planned": planned, "measured": measured })
 }
 
 /// Returns the times as lines, without columns that are not known.
-pub fn format_times(planned: Option<Times>, measured: Option<Times>) -> Vec<String> {
+pub fn format_times(planned: Option<JobTimes>, measured: Option<JobTimes>) -> Vec<String> {
     let mut header = vec!["time"];
     header.extend(planned.map(|_| ">planned"));
     header.extend(measured.map(|_| ">measured"));
@@ -27,11 +27,11 @@ pub fn format_times(planned: Option<Times>, measured: Option<Times>) -> Vec<Stri
                 "-".to_owned()
             }
         };
-        let of = |times: Option<Times>| times.map(|times| shown(times.to_rows()[place]));
+        let of = |times: Option<JobTimes>| times.map(|times| shown(times.to_rows()[place]));
         let cells = [Some(name.to_owned()), of(planned), of(measured)];
         table.add_row(cells.into_iter().flatten());
     }
-    let of = |times: Option<Times>| times.map(|times| format_credits(times.price));
+    let of = |times: Option<JobTimes>| times.map(|times| format_credits(times.price));
     let cells = [Some("credits".to_owned()), of(planned), of(measured)];
     table.add_row(cells.into_iter().flatten());
     table.to_lines()

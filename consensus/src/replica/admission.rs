@@ -4,7 +4,7 @@
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
 use super::{Accusation, Replica};
-use crate::batch::{Batch, BatchError, Head};
+use crate::batch::{Batch, BatchError, BatchHeader};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::machine::StateMachine;
 use crate::manifest::ManifestError;
@@ -226,8 +226,8 @@ impl<M: StateMachine> Replica<M> {
         if entry.get_entry_type() != EntryType::EntryNormal || entry.data.is_empty() {
             return Ok(());
         }
-        let head =
-            Head::from_entry_data(&entry.data).map_err(|cause| StepError::Entry { from, cause })?;
+        let head = BatchHeader::from_entry_data(&entry.data)
+            .map_err(|cause| StepError::Entry { from, cause })?;
         self.admit_time(from, head.time)
     }
 

@@ -6,15 +6,15 @@ use raft::eraftpb::{ConfChangeV2, Entry, EntryType, HardState};
 
 use super::effects::{Answer, AppliedEntry, NoAnswer, Outcome, RoundWork};
 use super::proposals::LandedProposal;
-use super::verifying::{Standing, UnappliedEntry};
+use super::verifying::{UnappliedEntry, VerificationState};
 use super::{Replica, Ticket};
 use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
 use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime, Term};
 use crate::log::size_of;
-use crate::machine::{Position, RestoreError, StateMachine, Unable};
-use crate::snapshot::{Growth, Snapshot, SnapshotParts};
+use crate::machine::{MachineFailure, Position, RestoreError, StateMachine};
+use crate::snapshot::{LogGrowth, Snapshot, SnapshotParts};
 use protobuf::Message as _;
 
 /// Why a snapshot cannot become the state, or an entry cannot be applied.
@@ -46,7 +46,7 @@ pub enum ApplyError {
         index: LogIndex,
         /// The machine's reason.
         #[source]
-        cause: Unable,
+        cause: MachineFailure,
     },
 }
 
@@ -93,7 +93,7 @@ impl<M: StateMachine> Replica<M> {
     /// Returns whether members make the whole state at the last applied entry and vouch for it. All
     /// will reach the same answer, because it follows from the entries that they applied.
     fn is_state_due(&self, members_changed: bool) -> bool {
-        let Growth {
+        let LogGrowth {
             since,
             state_bytes,
             log_bytes,
@@ -114,7 +114,7 @@ impl<M: StateMachine> Replica<M> {
     #[must_use]
     pub(crate) fn vouched_snapshot(&self) -> Snapshot {
         let machine = self.machine.snapshot();
-        let growth = Growth {
+        let growth = LogGrowth {
             since: self.applied,
             state_bytes: machine.len() as u64,
             log_bytes: 0,
@@ -122,7 +122,7 @@ impl<M: StateMachine> Replica<M> {
         self.snapshot_with(&machine, growth)
     }
 
-    fn snapshot_with(&self, machine: &[u8], growth: Growth) -> Snapshot {
+    fn snapshot_with(&self, machine: &[u8], growth: LogGrowth) -> Snapshot {
         let log = self.raw.store();
         let term = log.term_at(self.applied);
         Snapshot::new(&SnapshotParts {
@@ -237,14 +237,14 @@ impl<M: StateMachine> Replica<M> {
             return Err(ApplyError::Unable { index, cause });
         }
         let (tickets, commands): (Vec<Ticket>, Vec<M::Command>) = match standing {
-            Standing::Own => {
+            VerificationState::Own => {
                 let landed = self.proposals.on_applied(&batch).into_iter();
                 landed
                     .map(|LandedProposal { ticket, command }| (ticket, command))
                     .unzip()
             }
-            Standing::Checked(commands) => (Vec::new(), commands),
-            Standing::Asked(_) | Standing::Faulty(_) => {
+            VerificationState::Checked(commands) => (Vec::new(), commands),
+            VerificationState::Asked(_) | VerificationState::Faulty(_) => {
                 unreachable!("raft gives out what was acknowledged, which was verified")
             }
         };

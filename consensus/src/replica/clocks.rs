@@ -38,7 +38,7 @@ pub(super) struct Clocks {
     at_tick: Option<LogTime>,
     readings: BTreeMap<ReplicaId, Reading>,
     /// The leader to which this replica last reported its clock, and the tick of the report.
-    told: Option<(ReplicaId, u64)>,
+    last_report: Option<(ReplicaId, u64)>,
 }
 
 impl Clocks {
@@ -122,10 +122,10 @@ impl<M: StateMachine> Replica<M> {
         };
         let pause = self.config.election_ticks as u64;
         let told = |(to, tick): (ReplicaId, u64)| to == leader && tick + pause > self.ticks;
-        if self.clocks.told.is_some_and(told) {
+        if self.clocks.last_report.is_some_and(told) {
             return;
         }
-        self.clocks.told = Some((leader, self.ticks));
+        self.clocks.last_report = Some((leader, self.ticks));
         let bytes = PeerMessage::Clock(self.clocks.local).encode();
         self.outbox.push(Envelope { to: leader, bytes });
     }

@@ -150,7 +150,7 @@ impl<M: StateMachine> Replica<M> {
     /// Returns whether a member sent a message within an election timeout. `recent_active` of
     /// raft-rs is not enough: it resets for all members at once at the end of each such timeout.
     fn has_heard(&self, id: ReplicaId) -> bool {
-        let heard = self.heard.get(&id);
+        let heard = self.last_heard_ticks.get(&id);
         heard.is_some_and(|tick| tick + self.config.election_ticks as u64 > self.ticks)
     }
 
@@ -288,7 +288,7 @@ impl<M: StateMachine> Replica<M> {
         };
         for id in member_ids(&before).filter(|id| !has_member(&members, *id)) {
             self.sessions.retire_replica(id);
-            self.heard.remove(&id);
+            self.last_heard_ticks.remove(&id);
         }
         self.raw.mut_store().on_members_changed(members);
         true

@@ -17,7 +17,7 @@ pub struct Ticket(pub u64);
 /// The queue is full: it took no command, and you can send the same command again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("busy: {commands} commands of {bytes} bytes are waiting; try again shortly")]
-pub struct Busy {
+pub struct QueueFull {
     /// The commands that wait.
     pub commands: usize,
     /// The bytes of these commands.
@@ -29,7 +29,7 @@ pub struct Busy {
 pub enum ProposalRefusal {
     /// Too many commands wait.
     #[error(transparent)]
-    Busy(#[from] Busy),
+    Busy(#[from] QueueFull),
     /// The command is too large.
     #[error("a command of {bytes} bytes; at most {COMMAND_BYTES_MAX} are allowed")]
     TooLarge {
@@ -162,7 +162,7 @@ impl<C> Proposals<C> {
             || (self.commands > 0 && self.bytes + size > limits.bytes_max);
         if full {
             let (commands, bytes) = (self.commands, self.bytes);
-            return Err(Busy { commands, bytes }.into());
+            return Err(QueueFull { commands, bytes }.into());
         }
         let first = Ticket(self.next_ticket);
         self.commands += commands.len();

@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 use crate::codec::{Reader, Writer};
 use crate::ids::{Incarnation, LogIndex, ReplicaId};
 
-use super::proposals::Busy;
+use super::proposals::QueueFull;
 
 /// Names one read until the local state can answer it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadTicket(pub u64);
 
-/// The most reads that can wait; further ones get [`Busy`].
+/// The most reads that can wait; further ones get [`QueueFull`].
 const READS_MAX: usize = 65_536;
 
 /// A round in progress.
@@ -49,9 +49,9 @@ impl Reads {
         }
     }
 
-    pub(super) fn push(&mut self) -> Result<ReadTicket, Busy> {
+    pub(super) fn push(&mut self) -> Result<ReadTicket, QueueFull> {
         if self.waiting.len() >= READS_MAX {
-            return Err(Busy {
+            return Err(QueueFull {
                 commands: self.waiting.len(),
                 bytes: 0,
             });

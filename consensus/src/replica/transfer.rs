@@ -44,11 +44,11 @@ pub(super) struct Incoming {
     /// The signatures in it of members that this replica knows.
     known_vouchers: usize,
     /// The tick of the offer or of the last part received.
-    heard: u64,
+    last_heard_ticks: u64,
     manifest: Manifest,
     parts: BTreeMap<u32, Bytes>,
     /// The requested parts, and the tick of each request.
-    asked: BTreeMap<u32, u64>,
+    requested_parts: BTreeMap<u32, u64>,
     /// The header that names the snapshot on disk.
     header: Bytes,
     /// Parts that are not on disk yet.
@@ -69,10 +69,10 @@ impl Incoming {
             from,
             certificate,
             known_vouchers: 0,
-            heard: 0,
+            last_heard_ticks: 0,
             manifest,
             parts: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            requested_parts: BTreeMap::new(),
             unstored: BTreeSet::new(),
         }
     }
@@ -90,7 +90,7 @@ impl Incoming {
             number < self.manifest.part_count(),
             "the transfer accepts only verified parts"
         );
-        self.asked.remove(&number);
+        self.requested_parts.remove(&number);
         self.parts.insert(number, bytes);
         self.unstored.insert(number);
     }
@@ -119,12 +119,15 @@ impl Incoming {
 
     /// Returns the parts to request now.
     fn due_parts(&mut self, tick: u64, retry_ticks: u64) -> Vec<u32> {
-        self.asked.retain(|_, at| *at + retry_ticks > tick);
-        let room = WINDOW_PARTS.saturating_sub(self.asked.len());
-        let missing = (0..self.manifest.part_count())
-            .filter(|number| !self.parts.contains_key(number) && !self.asked.contains_key(number));
+        self.requested_parts
+            .retain(|_, at| *at + retry_ticks > tick);
+        let room = WINDOW_PARTS.saturating_sub(self.requested_parts.len());
+        let missing = (0..self.manifest.part_count()).filter(|number| {
+            !self.parts.contains_key(number) && !self.requested_parts.contains_key(number)
+        });
         let due: Vec<u32> = missing.take(room).collect();
-        self.asked.extend(due.iter().map(|number| (*number, tick)));
+        self.requested_parts
+            .extend(due.iter().map(|number| (*number, tick)));
         due
     }
 }
@@ -160,12 +163,12 @@ impl<M: StateMachine> Replica<M> {
         }
         let mut incoming = Incoming::new(from, offer, state);
         incoming.known_vouchers = self.count_known_vouchers(&incoming.certificate);
-        incoming.heard = self.ticks;
+        incoming.last_heard_ticks = self.ticks;
         // An offer with fewer signatures replaces a transfer only if no parts come any more.
         let patience = IDLE_TIMEOUTS * self.config.election_ticks as u64;
         let is_better = |earlier: &Incoming| {
             earlier.known_vouchers > incoming.known_vouchers
-                && earlier.heard + patience > self.ticks
+                && earlier.last_heard_ticks + patience > self.ticks
         };
         if self.incoming.as_ref().is_some_and(is_better) {
             return Err(StepError::Fewer(from));
@@ -225,7 +228,7 @@ impl<M: StateMachine> Replica<M> {
             return Ok(());
         }
         incoming.on_part(number, bytes);
-        incoming.heard = self.ticks;
+        incoming.last_heard_ticks = self.ticks;
         self.request_chunks();
         self.install_if_whole()
     }

@@ -73,7 +73,7 @@ pub enum Forgery {
 
 /// What a replica knows about an entry that it has not applied yet.
 #[derive(Debug)]
-pub(super) enum Standing<C> {
+pub(super) enum VerificationState<C> {
     /// A check of its signatures is in progress.
     Asked(CheckTicket),
     /// It must not be in the log.
@@ -88,7 +88,7 @@ pub(super) enum Standing<C> {
 #[derive(Debug)]
 pub(super) struct UnappliedEntry<C> {
     pub batch: Batch,
-    pub standing: Standing<C>,
+    pub standing: VerificationState<C>,
     /// The leader and the term at the arrival of the entry.
     sender: (u64, u64),
 }
@@ -103,7 +103,7 @@ struct ForwardedBatch {
 
 /// The state of verification, as the module describes.
 #[derive(Debug)]
-pub(super) struct Verifying<C> {
+pub(super) struct Verification<C> {
     next_ticket: u64,
     /// Checks that go out with the next work.
     checks: Vec<Check>,
@@ -117,12 +117,12 @@ pub(super) struct Verifying<C> {
     /// Durable rounds without acknowledgement: the number and the last entry of each.
     durable: VecDeque<(u64, u64)>,
     /// Acknowledgements that wait for the verification of their entries.
-    held: Vec<Message>,
+    held_acknowledgements: Vec<Message>,
     /// The last accusation, and its tick.
     accusation: Option<(Accusation, u64)>,
 }
 
-impl<C> Default for Verifying<C> {
+impl<C> Default for Verification<C> {
     fn default() -> Self {
         Self {
             next_ticket: 1,
@@ -133,13 +133,13 @@ impl<C> Default for Verifying<C> {
             forwarded: BTreeMap::new(),
             admitted: BTreeMap::new(),
             durable: VecDeque::new(),
-            held: Vec::new(),
+            held_acknowledgements: Vec::new(),
             accusation: None,
         }
     }
 }
 
-impl<C> Verifying<C> {
+impl<C> Verification<C> {
     fn request_check(&mut self, commands: Vec<Bytes>) -> CheckTicket {
         let ticket = CheckTicket(self.next_ticket);
         self.next_ticket += 1;
@@ -174,7 +174,7 @@ impl<C> Verifying<C> {
                 Ok((batch, commands)) => {
                     let unapplied = UnappliedEntry {
                         batch,
-                        standing: Standing::Checked(commands),
+                        standing: VerificationState::Checked(commands),
                         sender: (0, 0),
                     };
                     self.unapplied.insert(index, unapplied);
@@ -254,9 +254,12 @@ impl<C> Verifying<C> {
     /// Takes the acknowledgements that can be sent in `term`; those of earlier terms are dropped.
     fn take_held(&mut self, term: u64) -> Vec<Message> {
         let verified = self.verified_index();
-        self.held.retain(|message| message.term >= term);
+        self.held_acknowledgements
+            .retain(|message| message.term >= term);
         let may_leave = |message: &mut Message| message.index <= verified;
-        self.held.extract_if(.., may_leave).collect()
+        self.held_acknowledgements
+            .extract_if(.., may_leave)
+            .collect()
     }
 
     /// Holds back those of `messages` that acknowledge unverified entries, and returns the others.
@@ -268,7 +271,7 @@ impl<C> Verifying<C> {
                 && message.index > verified
         };
         let (held, free) = messages.into_iter().partition(acknowledges);
-        self.held.extend::<Vec<Message>>(held);
+        self.held_acknowledgements.extend::<Vec<Message>>(held);
         free
     }
 }
@@ -294,19 +297,23 @@ impl<M: StateMachine> Replica<M> {
         let admitted = verifying.admitted.remove(&batch.id);
         let admitted = admitted.filter(|(commands, _)| *commands == batch.commands);
         let standing = match (admitted, self.proposals.is_own_flight(&batch)) {
-            (Some((_, checked)), _) => Standing::Checked(checked),
-            (None, Some(true)) => Standing::Own,
-            (None, Some(false)) => Standing::Faulty(Fault::Framed),
-            (None, None) if batch.commands.is_empty() => Standing::Checked(Vec::new()),
-            (None, None) => Standing::Asked(verifying.request_check(batch.commands.clone())),
+            (Some((_, checked)), _) => VerificationState::Checked(checked),
+            (None, Some(true)) => VerificationState::Own,
+            (None, Some(false)) => VerificationState::Faulty(Fault::Framed),
+            (None, None) if batch.commands.is_empty() => VerificationState::Checked(Vec::new()),
+            (None, None) => {
+                VerificationState::Asked(verifying.request_check(batch.commands.clone()))
+            }
         };
         match &standing {
-            Standing::Asked(ticket) => {
+            VerificationState::Asked(ticket) => {
                 verifying.asked.insert(*ticket, index);
                 verifying.unverified.insert(index, *ticket);
             }
-            Standing::Faulty(_) => drop(verifying.unverified.insert(index, CheckTicket(0))),
-            Standing::Own | Standing::Checked(_) => {}
+            VerificationState::Faulty(_) => {
+                verifying.unverified.insert(index, CheckTicket(0));
+            }
+            VerificationState::Own | VerificationState::Checked(_) => {}
         }
         assert!(
             sender.0 != self.config.id.get() || !verifying.is_behind(),
@@ -344,9 +351,9 @@ impl<M: StateMachine> Replica<M> {
             Ok(commands) => {
                 assert_eq!(commands.len(), unapplied.batch.commands.len());
                 self.verifying.unverified.remove(&index);
-                Standing::Checked(commands)
+                VerificationState::Checked(commands)
             }
-            Err(forged) => Standing::Faulty(Fault::Forged(forged)),
+            Err(forged) => VerificationState::Faulty(Fault::Forged(forged)),
         };
         self.settle_verified()
     }
@@ -373,7 +380,7 @@ impl<M: StateMachine> Replica<M> {
             return Ok(());
         };
         let Some(UnappliedEntry {
-            standing: Standing::Faulty(fault),
+            standing: VerificationState::Faulty(fault),
             sender: (leader, term),
             ..
         }) = self.verifying.unapplied.get(&index)
@@ -400,7 +407,7 @@ impl<M: StateMachine> Replica<M> {
         assert!(first > self.applied.0, "what was applied was verified");
         self.verifying.forget_from(first);
         self.verifying.durable.clear();
-        self.verifying.held.clear();
+        self.verifying.held_acknowledgements.clear();
         let log = self.raw.mut_store().take_before(LogIndex(first));
         let config = raft_config(&self.config, self.applied);
         let raw = RawNode::new(&config, log, &discarding_logger());

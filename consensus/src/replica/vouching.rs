@@ -28,7 +28,7 @@ type SignedStates = BTreeMap<LogIndex, (Digest, Bytes)>;
 #[derive(Debug, Default)]
 pub(super) struct Vouching {
     /// The states that this replica reached itself.
-    mine: BTreeMap<LogIndex, Digest>,
+    own_digests: BTreeMap<LogIndex, Digest>,
     /// The verified signatures of members, this one included. A member that signs many states
     /// displaces only its own.
     signed: BTreeMap<ReplicaId, SignedStates>,
@@ -44,7 +44,7 @@ impl Vouching {
     /// Records a state that this replica reached and signed.
     fn on_reached(&mut self, snapshot: Snapshot, voucher: Voucher) {
         let statement = snapshot.statement();
-        insert_bounded(&mut self.mine, statement.index, statement.state);
+        insert_bounded(&mut self.own_digests, statement.index, statement.state);
         self.on_signed(statement, voucher);
         self.pending = Some(snapshot);
     }
@@ -118,7 +118,7 @@ impl Vouching {
         }
         let others = || self.signed.iter().filter(|(by, _)| **by != me);
         let mut agreed = LogIndex(0);
-        for (index, mine) in &self.mine {
+        for (index, mine) in &self.own_digests {
             let mut states: BTreeMap<Digest, BTreeSet<ReplicaId>> = BTreeMap::new();
             for (by, signed) in others() {
                 if let Some((state, _)) = signed.get(index) {
@@ -196,7 +196,7 @@ impl<M: StateMachine> Replica<M> {
     /// Sends the signatures that another replica lacks under its state at an index.
     pub(super) fn on_voucher_request(&mut self, from: ReplicaId, index: LogIndex) {
         let kept = self.raw.store().snapshot();
-        let certificate = match self.vouching.mine.get(&index) {
+        let certificate = match self.vouching.own_digests.get(&index) {
             Some(state) => {
                 let state = *state;
                 self.vouching.build_certificate(Statement { index, state })
@@ -250,7 +250,7 @@ mod tests {
             state: Digest([state; 32]),
         };
         if by == 1 {
-            insert_bounded(&mut vouching.mine, statement.index, statement.state);
+            insert_bounded(&mut vouching.own_digests, statement.index, statement.state);
         }
         let signature = Bytes::new();
         vouching.on_signed(

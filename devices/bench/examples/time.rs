@@ -46,7 +46,10 @@ fn main() {
         let expected = cpu.compile(&subgraph).expect("it compiles").run(&inputs);
         let expected = expected.expect("it runs").outputs;
         let found = program.run(&inputs).expect("it runs").outputs;
-        println!("furthest from the CPU: {:.1e}", furthest(&expected, &found));
+        println!(
+            "furthest from the CPU: {:.1e}",
+            largest_difference(&expected, &found)
+        );
         return;
     }
     if std::env::var("SOUK_ACCURACY").is_ok() {
@@ -82,7 +85,10 @@ fn gpu() -> Option<Box<dyn Processor>> {
 }
 
 /// The largest difference of two runs' outputs, relative to the largest element of each.
-fn furthest(expected: &BTreeMap<String, Tensor>, found: &BTreeMap<String, Tensor>) -> f64 {
+fn largest_difference(
+    expected: &BTreeMap<String, Tensor>,
+    found: &BTreeMap<String, Tensor>,
+) -> f64 {
     let mut furthest = 0.0f64;
     for (name, expected) in expected {
         let expected = expected.to_f64s().expect("floats");

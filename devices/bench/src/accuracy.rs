@@ -49,12 +49,12 @@ pub struct Accuracy {
     /// Errors for copies of twice as much, after calibration with one and four times as much.
     pub transfers_unseen: Errors,
     /// Details of each operator and copy.
-    pub each: Vec<Each>,
+    pub each: Vec<OperatorAccuracy>,
 }
 
 /// One operator or copy at one batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Each {
+pub struct OperatorAccuracy {
     /// The operator, its inputs and its attributes, or the size of the copy.
     pub what: String,
     /// Key in the history.
@@ -198,13 +198,13 @@ fn unseen_operator(trials: &[Trial]) -> Errors {
     Errors::from_errors(own().map(others))
 }
 
-fn trial_results(trials: &[Trial]) -> Vec<Each> {
+fn trial_results(trials: &[Trial]) -> Vec<OperatorAccuracy> {
     let of = |trial: &Trial| {
         let history = match trial.batch {
             UNSEEN => learned_but(trials, trial),
             _ => build_history(trials.iter().filter(|it| it.batch != UNSEEN)),
         };
-        Each {
+        OperatorAccuracy {
             what: trial.what.clone(),
             key: trial.key.clone(),
             work: trial.work,

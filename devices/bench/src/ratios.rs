@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use souk_cuda::{Block, CudaError, Driver, Product, Side, Sums};
+use souk_cuda::{Block, CudaError, Driver, Product, Side, SumPrecision};
 use souk_gpu::GpuConfig;
 use souk_gpu::card::open_card as open_unmeasured;
 use souk_memory::{DType, Tensor};
@@ -134,7 +134,7 @@ impl From<CompileError> for RatioError {
 /// [`RatioError`] if the card or library is absent, or an operation failed.
 pub fn measure_ratios(ordinal: usize, extents: &Extents) -> Result<Vec<Ratio>, RatioError> {
     let card = open_unmeasured(ordinal, GpuConfig::default())?;
-    let bare = Bare {
+    let bare = DirectCard {
         driver: Driver::open(ordinal).map_err(RatioError::from_driver)?,
         time: extents.time,
     };
@@ -231,12 +231,12 @@ fn time_node(
 }
 
 /// Direct access to a card and its maker's library.
-struct Bare {
+struct DirectCard {
     driver: Driver,
     time: Duration,
 }
 
-impl Bare {
+impl DirectCard {
     fn allocate_block(&self, bytes: u64) -> Result<Block, RatioError> {
         let block = self.driver.allocate_block(bytes);
         block.ok_or(RatioError::Memory { bytes })
@@ -271,7 +271,7 @@ impl Bare {
         };
         let product = Product {
             made: dtype,
-            sums: Sums::Full,
+            sums: SumPrecision::Full,
             rows: side,
             columns: side,
             depth: side,

@@ -26,7 +26,7 @@ use souk_memory::Tensor;
 use souk_onnx::graph::Graph;
 use souk_reference::Scope;
 
-use crate::tiled::aligned::AlignedFloats;
+use crate::tiled::aligned_floats::AlignedFloats;
 use crate::tiled::buffer_pool::SpareBuffers;
 use crate::tiled::packed_weights::PackedWeights;
 use crate::tiled::plan::Step;
@@ -61,7 +61,7 @@ struct ImageExecutionPlan {
 }
 
 /// Returns for each node how much this engine is worth for it, and `None` if it cannot run it.
-pub(super) fn node_worths(graph: &Graph) -> Vec<Option<Worth>> {
+pub(super) fn node_worths(graph: &Graph) -> Vec<Option<NodeCost>> {
     let reader = ImageMatcher::new(graph);
     let worth = |node| {
         let (pattern, _) = reader.match_pattern(node)?;
@@ -69,18 +69,22 @@ pub(super) fn node_worths(graph: &Graph) -> Vec<Option<Worth>> {
             pattern,
             ImagePattern::Convolve { .. } | ImagePattern::Neighbours { .. }
         );
-        Some(if heavy { Worth::Heavy } else { Worth::Light })
+        Some(if heavy {
+            NodeCost::Heavy
+        } else {
+            NodeCost::Light
+        })
     };
-    let mut worths: Vec<Option<Worth>> = graph.nodes().iter().map(worth).collect();
+    let mut worths: Vec<Option<NodeCost>> = graph.nodes().iter().map(worth).collect();
     for first in reader.find_shuffles().into_keys() {
-        worths[first..first + 3].fill(Some(Worth::Light));
+        worths[first..first + 3].fill(Some(NodeCost::Light));
     }
     worths
 }
 
 /// Whether a node alone is reason enough to run here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Worth {
+pub(super) enum NodeCost {
     Heavy,
     Light,
 }
@@ -185,7 +189,7 @@ impl ImageModel {
     }
 
     /// Returns the packed weights of every convolution; packs those that are inputs of this run.
-    fn pack_run_weights(&self, scope: &Scope) -> Option<Packs> {
+    fn pack_run_weights(&self, scope: &Scope) -> Option<PackedConvolutions> {
         let steps = self.plan.steps.iter().zip(&self.held);
         let both = steps.map(|(step, held)| match (&step.action, held) {
             (ImageAction::Convolve(_), Some((dims, packed))) => {
@@ -277,7 +281,7 @@ fn filter_dims(tensor: &Tensor, groups: usize) -> Option<FilterDims> {
 type HeldFilters = Option<(FilterDims, Arc<PackedFilters>)>;
 
 /// Sizes and weights of the convolutions among the steps.
-type Packs = (Vec<Option<FilterDims>>, Vec<Option<Arc<PackedFilters>>>);
+type PackedConvolutions = (Vec<Option<FilterDims>>, Vec<Option<Arc<PackedFilters>>>);
 
 impl Convolution {
     /// Whether the weights have valid sizes, if the model contains them.

@@ -69,7 +69,7 @@ use souk_vocabulary::processor::{
 use souk_vocabulary::profile::{Power, Profile};
 
 use decoder::{DecoderModel, DecoderSession, StepResult};
-use segments::{Keep, Segments};
+use segments::{KeptValues, Segments};
 use wasm_nodes::WasmNodes;
 
 /// The CPU, or those of its cores that are used.
@@ -163,7 +163,7 @@ impl Cpu {
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<Observation>, WorkError> {
         let graph = Graph::from_subgraph(subgraph)?;
-        let segments = Segments::compile(graph.clone(), &self.threads, Keep::Everything)?;
+        let segments = Segments::compile(graph.clone(), &self.threads, KeptValues::Everything)?;
         check_inputs(&graph.inputs, inputs)?;
         let values = segments.run_all(inputs)?;
         Ok(graph
@@ -306,7 +306,9 @@ impl Body {
     fn compile(graph: Graph, threads: &Arc<ThreadPool>) -> Result<Self, CompileError> {
         match DecoderModel::new(graph, threads) {
             Ok(decoder) => Ok(Self::Decoder(Box::new(decoder))),
-            Err(graph) => Segments::compile(*graph, threads, Keep::Outputs).map(Self::Segments),
+            Err(graph) => {
+                Segments::compile(*graph, threads, KeptValues::Outputs).map(Self::Segments)
+            }
         }
     }
 
@@ -323,12 +325,12 @@ type Outputs = BTreeMap<String, Tensor>;
 
 /// The time and energy of some work.
 #[derive(Clone, Copy)]
-struct Effort {
+struct TimeAndEnergy {
     busy: Duration,
     energy: Option<Energy>,
 }
 
-impl Effort {
+impl TimeAndEnergy {
     /// Returns its part for some of the rows.
     fn scale_to_part(self, part: f64) -> Self {
         let energy = self.energy.map(|energy| Energy {
@@ -344,17 +346,17 @@ impl Effort {
 
 impl CpuProgram {
     /// Runs `work` and returns its result with the time and energy that it took.
-    fn measure_effort<T>(&self, work: impl FnOnce() -> T) -> (T, Effort) {
+    fn measure_effort<T>(&self, work: impl FnOnce() -> T) -> (T, TimeAndEnergy) {
         let before = self.meter.as_ref().and_then(|meter| meter.energy_joules());
         let start = Instant::now();
         let made = work();
         let busy = start.elapsed();
         let after = self.meter.as_ref().and_then(|meter| meter.energy_joules());
         let energy = Energy::of_run(before.zip(after), self.power, busy);
-        (made, Effort { busy, energy })
+        (made, TimeAndEnergy { busy, energy })
     }
 
-    fn build_outcome(&self, outputs: Outputs, effort: Effort) -> Outcome {
+    fn build_outcome(&self, outputs: Outputs, effort: TimeAndEnergy) -> Outcome {
         Outcome {
             outputs,
             busy: effort.busy,

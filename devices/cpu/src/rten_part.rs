@@ -16,7 +16,7 @@ use souk_onnx::subgraph::{CompileError, Port};
 use souk_onnx::types::Types;
 use souk_onnx::{NodeProto, ValueInfoProto};
 use souk_reference::Scope;
-use souk_reference::extents::{self, Doubt, ValueSummary, summarise_tensor};
+use souk_reference::extents::{self, ExtentsError, ValueSummary, summarise_tensor};
 use souk_vocabulary::processor::RunError;
 
 use super::rten_engine::{ENGINE, RtenModel};
@@ -30,8 +30,8 @@ pub(super) struct RtenPart {
     types: Types,
     opset: i64,
     /// Names of the inputs, and their summaries in the last run whose sizes were all correct.
-    given: Vec<String>,
-    told: Mutex<Option<Vec<ValueSummary>>>,
+    input_names: Vec<String>,
+    last_summaries: Mutex<Option<Vec<ValueSummary>>>,
     /// Floats that go into nodes which lose a NaN without trace.
     watched: BTreeSet<String>,
     /// The watched values that are outputs only to be watched.
@@ -74,8 +74,8 @@ impl RtenPart {
             .extend(stated);
         let inputs = part.inputs.iter().map(|port| port.name.clone());
         Ok(Self {
-            given: inputs.collect(),
-            told: Mutex::new(None),
+            input_names: inputs.collect(),
+            last_summaries: Mutex::new(None),
             opset: part.opset,
             model: RtenModel::load_with(&part, threads, &outputs, optimise)?,
             types: part.dtypes,
@@ -119,13 +119,16 @@ impl RtenPart {
         inputs: &Scope,
         weights: &Scope,
     ) -> Result<(), RunError> {
-        let told = self
-            .given
+        let summaries = self
+            .input_names
             .iter()
             .map(|name| inputs.get(name).map(summarise_tensor));
-        let told: Option<Vec<ValueSummary>> = told.collect();
-        let mut last = self.told.lock().unwrap_or_else(|held| held.into_inner());
-        if told.is_some() && *last == told {
+        let summaries: Option<Vec<ValueSummary>> = summaries.collect();
+        let mut last = self
+            .last_summaries
+            .lock()
+            .unwrap_or_else(|held| held.into_inner());
+        if summaries.is_some() && *last == summaries {
             return Ok(());
         }
         let unknown = || RunError::Engine {
@@ -133,9 +136,9 @@ impl RtenPart {
             reason: "it cannot be told how large its values are".to_owned(),
         };
         match extents::infer_shapes(nodes, &self.types, self.opset, inputs, weights) {
-            Ok(_) => *last = told,
-            Err(Doubt::TooLarge(error)) => return Err(error),
-            Err(Doubt::Unknown) => return Err(unknown()),
+            Ok(_) => *last = summaries,
+            Err(ExtentsError::TooLarge(error)) => return Err(error),
+            Err(ExtentsError::Unknown) => return Err(unknown()),
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use souk_onnx::{Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use souk_reference as reference;
 use souk_reference::Scope;
 
-use super::images::{self, ImageModel, Worth};
+use super::images::{self, ImageModel, NodeCost};
 use super::rten_fit::Fit;
 use super::rten_part::RtenPart;
 use super::sequences::{self, SequenceModel};
@@ -45,7 +45,7 @@ pub(super) struct Segments {
 /// Nodes that one engine runs.
 struct Segment {
     nodes: Vec<NodeProto>,
-    fast: Fast,
+    fast: SegmentEngine,
     /// Whether the reference kernels have all its nodes.
     has_reference: bool,
     /// For each node the values that no later node needs, for the reference kernels.
@@ -53,7 +53,7 @@ struct Segment {
 }
 
 /// The engine that runs a segment, unless it turns out not to be able to.
-enum Fast {
+enum SegmentEngine {
     Images(Box<ImageModel>),
     Sequences(Box<SequenceModel>),
     Rten(Box<RtenPart>),
@@ -64,7 +64,7 @@ enum Fast {
 
 /// The values that a run must keep besides its outputs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(super) enum KeptValues {
     /// Nothing: rten may fuse nodes.
     Outputs,
     /// Every value, so that its shape can be seen.
@@ -86,7 +86,7 @@ impl Segments {
     pub fn compile(
         graph: Graph,
         threads: &Arc<ThreadPool>,
-        keep: Keep,
+        keep: KeptValues,
     ) -> Result<Self, CompileError> {
         let mut graph = prepare_graph(graph, keep);
         let engines = assign_engines(&graph)?;
@@ -98,7 +98,7 @@ impl Segments {
         for range in own_runs(&graph, keep) {
             let mut part = extract_subgraph(&graph, range.clone(), keep);
             declare_ranks(&mut part, &ranks);
-            let own = Own::new(&part, threads, &spares);
+            let own = PlannedSegment::new(&part, threads, &spares);
             drop(part);
             if let Some(own) = own {
                 let before = start..range.start;
@@ -126,7 +126,7 @@ impl Segments {
             opset: graph.opset,
             outputs,
         };
-        if keep == Keep::Outputs {
+        if keep == KeptValues::Outputs {
             made.free_values(&graph.inputs);
         }
         Ok(made)
@@ -134,12 +134,12 @@ impl Segments {
 }
 
 /// A part of a graph planned for kernels of our own, its weights not packed yet.
-enum Own {
+enum PlannedSegment {
     Images(ImageModel),
     Sequences(SequenceModel),
 }
 
-impl Own {
+impl PlannedSegment {
     fn new(part: &Graph, threads: &Arc<ThreadPool>, spares: &Arc<SpareBuffers>) -> Option<Self> {
         let images = ImageModel::new(part, threads, spares).map(Self::Images);
         images.or_else(|| SequenceModel::new(part, threads, spares).map(Self::Sequences))
@@ -152,15 +152,15 @@ impl Own {
         }
     }
 
-    fn into_packed(self, packs: &mut PackedWeights) -> Fast {
+    fn into_packed(self, packs: &mut PackedWeights) -> SegmentEngine {
         match self {
             Self::Images(mut images) => {
                 images.pack_weights(packs);
-                Fast::Images(Box::new(images))
+                SegmentEngine::Images(Box::new(images))
             }
             Self::Sequences(mut sequences) => {
                 sequences.pack_weights(packs);
-                Fast::Sequences(Box::new(sequences))
+                SegmentEngine::Sequences(Box::new(sequences))
             }
         }
     }
@@ -168,8 +168,8 @@ impl Own {
 
 /// Folds constants unless the run must keep every value; merges weights of equal content, and drops
 /// weights that no node reads.
-fn prepare_graph(graph: Graph, keep: Keep) -> Graph {
-    if keep == Keep::Everything {
+fn prepare_graph(graph: Graph, keep: KeptValues) -> Graph {
+    if keep == KeptValues::Everything {
         return graph;
     }
     let mut graph = fold_and_merge::merge_weights(sizes::fold_copied_sizes(
@@ -248,8 +248,8 @@ fn assign_engines(graph: &Graph) -> Result<Vec<Engines>, Unsupported> {
 
 /// Finds the runs of nodes for kernels of our own: those over images with a convolution, which
 /// makes it worth converting images, and those over sequences with a product.
-fn own_runs(graph: &Graph, keep: Keep) -> Vec<Range<usize>> {
-    if keep == Keep::Everything {
+fn own_runs(graph: &Graph, keep: KeptValues) -> Vec<Range<usize>> {
+    if keep == KeptValues::Everything {
         return Vec::new();
     }
     let worths = images::node_worths(graph);
@@ -258,7 +258,7 @@ fn own_runs(graph: &Graph, keep: Keep) -> Vec<Range<usize>> {
     for run in worths.chunk_by(|left, right| left.is_some() == right.is_some()) {
         let range = start..start + run.len();
         start = range.end;
-        if run.contains(&Some(Worth::Heavy)) {
+        if run.contains(&Some(NodeCost::Heavy)) {
             runs.push(range);
         }
     }
@@ -271,7 +271,7 @@ fn own_runs(graph: &Graph, keep: Keep) -> Vec<Range<usize>> {
 fn compile_between(
     graph: &Graph,
     threads: &Arc<ThreadPool>,
-    keep: Keep,
+    keep: KeptValues,
     range: Range<usize>,
     engines: &[Engines],
 ) -> Result<Vec<Segment>, CompileError> {
@@ -295,7 +295,7 @@ fn compile_between(
 fn compile_segment(
     graph: &Graph,
     threads: &Arc<ThreadPool>,
-    keep: Keep,
+    keep: KeptValues,
     range: Range<usize>,
     engines: Engines,
 ) -> Result<Segment, CompileError> {
@@ -305,7 +305,7 @@ fn compile_segment(
         let kernels = WasmNodes::compile(&nodes, graph)?;
         return Ok(Segment {
             nodes,
-            fast: Fast::Wasm(kernels),
+            fast: SegmentEngine::Wasm(kernels),
             has_reference,
             freed: Vec::new(),
         });
@@ -316,16 +316,18 @@ fn compile_segment(
             .then(|| TreeNodes::compile(&nodes, &graph.dtypes, threads));
         return Ok(Segment {
             nodes,
-            fast: trees.flatten().map_or(Fast::None, Fast::Trees),
+            fast: trees
+                .flatten()
+                .map_or(SegmentEngine::None, SegmentEngine::Trees),
             has_reference,
             freed: Vec::new(),
         });
     }
     let part = extract_subgraph(graph, range, keep);
-    let loaded = RtenPart::load_graph(part, threads.clone(), keep == Keep::Outputs);
+    let loaded = RtenPart::load_graph(part, threads.clone(), keep == KeptValues::Outputs);
     let fast = match loaded {
-        Ok(rten) => Fast::Rten(Box::new(rten)),
-        Err(_) if has_reference => Fast::None,
+        Ok(rten) => SegmentEngine::Rten(Box::new(rten)),
+        Err(_) if has_reference => SegmentEngine::None,
         Err(error) => return Err(error),
     };
     Ok(Segment {
@@ -337,7 +339,7 @@ fn compile_segment(
 }
 
 /// A range of nodes as a graph of its own.
-fn extract_subgraph(graph: &Graph, range: Range<usize>, keep: Keep) -> Graph {
+fn extract_subgraph(graph: &Graph, range: Range<usize>, keep: KeptValues) -> Graph {
     let nodes = &graph.nodes()[range.clone()];
     let made: BTreeSet<&str> = nodes
         .iter()
@@ -354,7 +356,7 @@ fn extract_subgraph(graph: &Graph, range: Range<usize>, keep: Keep) -> Graph {
         .filter(is_input)
         .map(|name| value_port(graph, name))
         .collect();
-    let is_output = |name: &&&str| keep == Keep::Everything || wanted.contains(**name);
+    let is_output = |name: &&&str| keep == KeptValues::Everything || wanted.contains(**name);
     let named = made.iter().filter(|name| !name.is_empty());
     let outputs: Vec<Port> = named
         .filter(is_output)

@@ -2,12 +2,12 @@
 //! numbered values, weights in panels, tiles of products in registers, and threads that go from
 //! stage to stage.
 
-pub(super) mod aligned;
+pub(super) mod aligned_floats;
 pub(super) mod buffer_pool;
-pub(super) mod exponentials;
 pub(super) mod packed_weights;
 pub(super) mod panels;
 pub(super) mod plan;
+pub(super) mod row_math;
 pub(super) mod span;
 pub(super) mod tile;
 pub(super) mod values;

@@ -6,7 +6,7 @@
     reason = "CUDA is called with addresses; each block says why they hold"
 )]
 
-mod multiply;
+mod cublas_lt;
 mod peers;
 mod staging;
 
@@ -23,10 +23,10 @@ use cudarc::driver::{
 };
 use souk_memory::paths::Path;
 
-use super::emit::{self, Bound, ENTRY, Translation};
+use super::emit::{self, BoundArray, ENTRY, Translation};
 use super::product::ADA;
 use super::{CudaDevice, CudaError, Product, library, nvrtc};
-use multiply::Library;
+use cublas_lt::CublasLt;
 use staging::Staging;
 
 /// Upper bound on the runs whose graphs the driver keeps.
@@ -42,7 +42,7 @@ pub struct Driver {
     pub(super) host_link: Path,
     /// Links from other cards' memory to this one's, by ordinal, for the cards queried so far.
     pub(super) peers: Mutex<BTreeMap<usize, Option<Path>>>,
-    products: Option<Library>,
+    products: Option<CublasLt>,
     staging: Mutex<Staging>,
     graphs: Mutex<Graphs>,
 }
@@ -74,7 +74,7 @@ pub struct Kernel {
     number: u64,
     function: CudaFunction,
     threads: [u32; 3],
-    arrays: Vec<Bound>,
+    arrays: Vec<BoundArray>,
 }
 
 /// A kernel with all it is launched with.
@@ -147,7 +147,7 @@ impl Driver {
         let stream = context.new_stream().map_err(error_text)?;
         let capability = to_capability(major, minor);
         let products = match library::has_products() {
-            true => Some(Library::open(stream.clone(), capability)?),
+            true => Some(CublasLt::open(stream.clone(), capability)?),
             false => None,
         };
         let staging = Staging::allocate_staging(&context).map_err(error_text)?;
@@ -402,7 +402,7 @@ impl Span {
 impl Kernel {
     /// A launch with arrays by their bindings.
     pub fn call(&self, arrays: &[Span], groups: [u32; 3]) -> Result<Call, String> {
-        let argument = |bound: &Bound| {
+        let argument = |bound: &BoundArray| {
             let span = usize::try_from(bound.binding).ok();
             let span = span.and_then(|binding| arrays.get(binding));
             let span = span.ok_or_else(|| {

@@ -34,12 +34,12 @@ pub struct Translation {
     /// Threads of a block.
     pub threads: [u32; 3],
     /// Its arrays, in the order in which it takes the address and the number of elements of each.
-    pub arrays: Vec<Bound>,
+    pub arrays: Vec<BoundArray>,
 }
 
 /// An array that a kernel takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bound {
+pub struct BoundArray {
     /// Which binding of group 0 it is.
     pub binding: u32,
     /// Whether the kernel writes to it.
@@ -137,7 +137,7 @@ impl Writer<'_> {
                     let binding = place.binding;
                     arrays.push((
                         handle,
-                        Bound {
+                        BoundArray {
                             binding,
                             is_written,
                         },
@@ -163,8 +163,8 @@ impl Writer<'_> {
         let entry_info = self.info.get_entry_point(place.unwrap_or_default());
         self.write_function(&entry.function, entry_info, "run", &[])?;
         self.text.push_str("};\n");
-        self.launched(threads, &arrays)?;
-        let mut arrays: Vec<Bound> = arrays.into_iter().map(|(_, bound, _)| bound).collect();
+        self.write_entry_point(threads, &arrays)?;
+        let mut arrays: Vec<BoundArray> = arrays.into_iter().map(|(_, bound, _)| bound).collect();
         arrays.sort_by_key(|bound| bound.binding);
         Ok(Translation {
             source: self.text,
@@ -175,15 +175,15 @@ impl Writer<'_> {
 
     /// Writes the function to launch: it binds the arrays and clears the block's shared memory, as
     /// WGSL requires.
-    fn launched(
+    fn write_entry_point(
         &mut self,
         threads: [u32; 3],
-        arrays: &[(Handle<naga::GlobalVariable>, Bound, String)],
+        arrays: &[(Handle<naga::GlobalVariable>, BoundArray, String)],
     ) -> Result<(), EmitError> {
         let all: u32 = threads.iter().product();
         let mut sorted: Vec<_> = arrays.iter().collect();
         sorted.sort_by_key(|(_, bound, _)| bound.binding);
-        let parameter = |(handle, bound, element): &&(_, Bound, String)| {
+        let parameter = |(handle, bound, element): &&(_, BoundArray, String)| {
             let readonly = if bound.is_written { "" } else { "const " };
             let index = Handle::<naga::GlobalVariable>::index(*handle);
             format!("{readonly}{element}* at{index}, u32 length{index}")

@@ -19,8 +19,8 @@ use souk_vocabulary::taxonomy::{GpuApi, MemoryKind, ProcessorKind, Trait};
 use thiserror::Error;
 
 pub use driver::{Block, Driver, Kernel, RunStep, Span};
-pub use library::{Absent, check_libraries};
-pub use product::{FusedFunction, Product, Side, Sums, even_stride};
+pub use library::{MissingLibrary, check_libraries};
+pub use product::{FusedFunction, Product, Side, SumPrecision, even_stride};
 
 /// A GPU that the driver lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct CudaDevice {
 pub enum CudaError {
     /// A library is not there.
     #[error(transparent)]
-    Absent(#[from] Absent),
+    Absent(#[from] MissingLibrary),
     /// The driver failed.
     #[error("the CUDA driver failed: {reason}")]
     Driver {

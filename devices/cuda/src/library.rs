@@ -11,7 +11,7 @@ use thiserror::Error;
 /// A library that is not there.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("CUDA is absent: {library} not found; {remedy}")]
-pub struct Absent {
+pub struct MissingLibrary {
     /// File name of the library.
     pub library: &'static str,
     /// Where it comes from.
@@ -21,20 +21,20 @@ pub struct Absent {
 /// Whether the driver and the compiler are there. You must check this before you open a card.
 ///
 /// # Errors
-/// [`Absent`], the first that is not.
-pub fn check_libraries() -> Result<(), Absent> {
+/// [`MissingLibrary`], the first that is not.
+pub fn check_libraries() -> Result<(), MissingLibrary> {
     // SAFETY: this opens a library, if there is one, and reads nothing in it.
     let driver = unsafe { cudarc::driver::sys::is_culib_present() };
     // SAFETY: as above.
     let compiler = unsafe { cudarc::nvrtc::sys::is_culib_present() };
     if !driver {
-        return Err(Absent {
+        return Err(MissingLibrary {
             library: "libcuda.so.1",
             remedy: "it comes with NVIDIA's driver",
         });
     }
     if !compiler {
-        return Err(Absent {
+        return Err(MissingLibrary {
             library: "libnvrtc.so",
             remedy: "it comes with the CUDA toolkit and with PyPI's nvidia-cuda-nvrtc wheels",
         });

@@ -2,7 +2,7 @@
 //!
 //! cuBLASLt is column-major, so a product of matrices in C order is that of their transposes, the
 //! right one before the left. A bias along the columns is then one along its rows, which cuBLASLt
-//! adds itself. This module decides which products, types and steps a card takes; `multiply` calls
+//! adds itself. This module decides which products, types and steps a card takes; `cublas_lt` calls
 //! the library.
 
 use cudarc::cublaslt::sys::{cublasComputeType_t, cublasLtEpilogue_t, cudaDataType_t};
@@ -30,7 +30,7 @@ pub enum FusedFunction {
 
 /// How products of 32-bit floats are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sums {
+pub enum SumPrecision {
     /// Of the floats as they are.
     Full,
     /// Of the floats rounded to 19 bits, where the card can: asked for, never assumed.
@@ -54,14 +54,13 @@ pub struct Side<P> {
 }
 
 /// `known(factor * left * right + bias)`, `batch` times, summed in 32 bits, of 8-bit integers as
-/// those of 32; operands with scales
-/// are multiplied by those. Places are buffers, or addresses.
+/// those of 32; operands with scales are multiplied by those. Places are buffers, or addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Product<P> {
     /// Of the result and the bias.
     pub made: DType,
     /// How it is summed.
-    pub sums: Sums,
+    pub sums: SumPrecision,
     /// Rows of the left side and of the result.
     pub rows: usize,
     /// Columns of the right side and of the result.
@@ -88,7 +87,7 @@ pub struct Product<P> {
 
 /// The types and the epilogue of a call to the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct CublasTypes {
     pub left: cudaDataType_t,
     pub right: cudaDataType_t,
     pub made: cudaDataType_t,
@@ -176,7 +175,7 @@ impl<P> Product<P> {
             code(self.right.dtype),
             code(self.made),
             u64::from(self.scales.is_some()),
-            u64::from(self.sums == Sums::Tf32),
+            u64::from(self.sums == SumPrecision::Tf32),
             u64::from(self.factor.to_bits()),
             u64::from(self.bias.is_some()),
             known,
@@ -187,11 +186,11 @@ impl<P> Product<P> {
     }
 
     /// The terms for a card of this compute capability; `None` where it cannot do this product.
-    pub fn compute_terms(&self, capability: (u8, u8)) -> Option<Terms> {
+    pub fn compute_terms(&self, capability: (u8, u8)) -> Option<CublasTypes> {
         let is_ampere = capability >= AMPERE;
         let full = cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let compute = match (self.left.dtype, self.sums) {
-            (DType::F32, Sums::Tf32) if is_ampere => {
+            (DType::F32, SumPrecision::Tf32) if is_ampere => {
                 cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
             }
             (DType::F32 | DType::F16, _) => full,
@@ -208,7 +207,7 @@ impl<P> Product<P> {
         if !is_laid {
             return None;
         }
-        Some(Terms {
+        Some(CublasTypes {
             left: data_type(self.left.dtype)?,
             right: data_type(self.right.dtype)?,
             made: data_type(self.made)?,
@@ -311,7 +310,7 @@ mod tests {
         Product {
             scales: None,
             made: dtype,
-            sums: Sums::Full,
+            sums: SumPrecision::Full,
             rows: 32,
             columns: 64,
             depth: 64,
@@ -329,7 +328,7 @@ mod tests {
     fn floats_are_rounded_before_they_are_multiplied_only_where_that_is_asked_for() {
         let full = cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let asked = Product {
-            sums: Sums::Tf32,
+            sums: SumPrecision::Tf32,
             ..product(DType::F32)
         };
         let compute = |product: &Product<()>, card| product.compute_terms(card).unwrap().compute;

@@ -45,7 +45,7 @@ fn arrays_are_taken_by_their_bindings() {
           y[i.x] = x[i.x];
         }";
     let translated = emit::translate_kernel(kernel).unwrap();
-    let bound = |binding, is_written| emit::Bound {
+    let bound = |binding, is_written| emit::BoundArray {
         binding,
         is_written,
     };

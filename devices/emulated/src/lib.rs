@@ -141,14 +141,15 @@ impl EmulatedConfig {
 
 /// Infers the types and sizes of a subgraph's values for inputs, if they follow without a run. They
 /// must be exact, because the modelled time follows from them.
-pub type Infer = dyn Fn(&Subgraph, &BTreeMap<String, Tensor>) -> Option<Extents> + Send + Sync;
+pub type InferExtents =
+    dyn Fn(&Subgraph, &BTreeMap<String, Tensor>) -> Option<Extents> + Send + Sync;
 
 /// A device that is only described.
 pub struct EmulatedDevice {
     profile: Profile,
     cpu: Arc<Cpu>,
     config: EmulatedConfig,
-    infer: Option<Arc<Infer>>,
+    infer: Option<Arc<InferExtents>>,
     state: Arc<State>,
     memory: Option<EmulatedMemory>,
 }
@@ -198,7 +199,7 @@ impl EmulatedDevice {
 
     /// Returns the same device, which calls `infer` before it resorts to a run to find sizes.
     #[must_use]
-    pub fn with_infer(mut self, infer: Arc<Infer>) -> Self {
+    pub fn with_infer(mut self, infer: Arc<InferExtents>) -> Self {
         self.infer = Some(infer);
         self
     }
@@ -280,7 +281,7 @@ struct EmulatedProgram {
     cpu: Arc<Cpu>,
     profile: Profile,
     config: EmulatedConfig,
-    infer: Option<Arc<Infer>>,
+    infer: Option<Arc<InferExtents>>,
     state: Arc<State>,
     memory: Option<EmulatedMemory>,
     bytes: u64,

@@ -24,9 +24,9 @@ use super::{Pace, State};
 
 /// The memory of an emulated device.
 #[derive(Clone)]
-pub(super) struct EmulatedMemory(Arc<Inside>);
+pub(super) struct EmulatedMemory(Arc<MemoryInner>);
 
-struct Inside {
+struct MemoryInner {
     label: String,
     bytes_max: u64,
     host_link: Path,
@@ -85,7 +85,7 @@ impl EmulatedMemory {
         let host_link = pcie.map_or_else(links::host_copy_path, |(generation, lanes)| {
             links::pcie_path(generation, lanes)
         });
-        Some(Self(Arc::new(Inside {
+        Some(Self(Arc::new(MemoryInner {
             label: format!("{} (emulated)", profile.name),
             bytes_max: profile.memory.bytes,
             host_link,

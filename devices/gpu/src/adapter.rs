@@ -20,8 +20,8 @@ use wgpu::{
 
 use crate::context::Context;
 use crate::driver::Driver;
-use crate::driver::webgpu::{Answers, WebGpu};
-use crate::live::Live;
+use crate::driver::webgpu::{CompletionSignal, WebGpu};
+use crate::sysfs_card::SysfsCard;
 
 /// PCI vendors that decide how a GPU is named.
 const QUALCOMM: u32 = 0x5143;
@@ -222,8 +222,8 @@ impl Adapter {
         let lost = Arc::new(AtomicBool::new(false));
         let flag = lost.clone();
         let answers = match self.is_software() {
-            true => Answers::Done,
-            false => Answers::Begun,
+            true => CompletionSignal::Done,
+            false => CompletionSignal::Begun,
         };
         let lost_now = move || flag.store(true, Ordering::Relaxed);
         let driver = WebGpu::new(device, queue, answers, lost_now);
@@ -231,7 +231,7 @@ impl Adapter {
         let context = Context::new(name, driver, bytes_max, config.time_max, lost);
         Ok(context.with_live_readings(
             self.sysfs_folder()
-                .and_then(|folder| Live::open_folder(&folder)),
+                .and_then(|folder| SysfsCard::open_folder(&folder)),
         ))
     }
 }

@@ -17,10 +17,10 @@ use souk_host::power::PowerDomain;
 
 use crate::driver::{Buffer, Driver, Launch, Pipeline};
 use crate::error::GpuError;
-use crate::live::Live;
 use crate::numbers::doubles::DoubleSupport;
 use crate::numbers::packed::Halves;
-use crate::traffic::{Traffic, Way};
+use crate::sysfs_card::SysfsCard;
+use crate::traffic::{CopyDirection, Traffic};
 
 /// Upper bound on the compiled kernels kept; a backend's own are below a hundred, the others are
 /// buyers'.
@@ -41,7 +41,7 @@ pub(crate) struct Context {
     pub time_max: Duration,
     lost: Arc<AtomicBool>,
     meter: Option<Box<dyn PowerDomain>>,
-    live: Option<Live>,
+    live: Option<SysfsCard>,
     memory: Arc<Memory>,
     pipelines: Mutex<BTreeMap<String, Arc<Pipeline>>>,
     compiling_us: AtomicU64,
@@ -107,7 +107,7 @@ impl Context {
     }
 
     /// Adds the readings that the kernel's driver provides of the card.
-    pub fn with_live_readings(mut self, live: Option<Live>) -> Self {
+    pub fn with_live_readings(mut self, live: Option<SysfsCard>) -> Self {
         self.live = live;
         self
     }
@@ -191,7 +191,7 @@ impl Context {
         let for_all = self
             .live
             .as_ref()
-            .and_then(Live::busy_fraction)
+            .and_then(SysfsCard::busy_fraction)
             .or_else(by_meter);
         for_all.map_or(own, |for_all| own.max(for_all))
     }
@@ -241,7 +241,7 @@ impl Context {
             .upload_bytes(bytes, size)?
             .ok_or(out_of_memory)?;
         self.traffic
-            .record_transfer(Way::FromHost, bytes.len() as u64);
+            .record_transfer(CopyDirection::FromHost, bytes.len() as u64);
         Ok(self.memory.hold_once(buffer))
     }
 
@@ -270,7 +270,7 @@ impl Context {
         }
         let buffers = self.driver.upload_all(&sized)?.ok_or(out_of_memory)?;
         let bytes = contents.iter().map(|bytes| bytes.len() as u64).sum();
-        self.traffic.record_transfer(Way::FromHost, bytes);
+        self.traffic.record_transfer(CopyDirection::FromHost, bytes);
         let hold = |buffer| self.memory.hold_once(buffer);
         Ok(buffers.into_iter().map(hold).collect())
     }
@@ -340,7 +340,7 @@ impl Context {
         self.ensure_not_lost()?;
         let read = read?.ok_or_else(|| self.give_up())?;
         let bytes = buffers.iter().map(|(_, bytes)| bytes).sum();
-        self.traffic.record_transfer(Way::ToHost, bytes);
+        self.traffic.record_transfer(CopyDirection::ToHost, bytes);
         Ok(read)
     }
 }

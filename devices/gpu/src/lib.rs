@@ -15,7 +15,6 @@ pub mod card;
 mod context;
 mod driver;
 mod error;
-mod live;
 mod memory;
 mod numbers;
 mod operators;
@@ -23,6 +22,7 @@ mod probe;
 mod program;
 mod recording;
 mod shaders;
+mod sysfs_card;
 mod traffic;
 
 use std::sync::Arc;

@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::error::GpuError;
 use crate::numbers::packed::lies_there;
 use crate::recording::{Array, Stream, Value, tensor_from_words, upload_all, upload_tensor};
-use crate::traffic::Way;
+use crate::traffic::CopyDirection;
 
 /// A GPU's memory, to and from which the host and other devices copy tensors.
 pub(crate) struct GpuMemory {
@@ -253,7 +253,8 @@ fn copy_peer_array(to: &Context, from: &Context, array: &Array) -> Result<Option
         buffer.get(),
         array.bytes(),
     )?;
-    to.traffic().record_transfer(Way::FromPeer, array.bytes());
+    to.traffic()
+        .record_transfer(CopyDirection::FromPeer, array.bytes());
     Ok(Some(Array {
         buffer,
         ..array.clone()

@@ -29,7 +29,7 @@ pub(crate) fn probe_halves(context: &Context) -> Halves {
 fn has_exact_widening(context: &Context) -> Result<bool, GpuError> {
     let given: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let lines = "y[i] = f32(x[i]);";
-    let found = tried(context, [DType::F16, DType::F32], lines, &given, PATTERNS)?;
+    let found = run_probe(context, [DType::F16, DType::F32], lines, &given, PATTERNS)?;
     let same = |(bytes, bits): (&[u8], u16)| {
         let found = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let expected = F16(bits).to_f32();
@@ -56,7 +56,7 @@ fn has_exact_rounding(context: &Context) -> Result<bool, GpuError> {
     let given: Vec<f32> = (0..=u16::MAX).flat_map(about).collect();
     let bytes: Vec<u8> = given.iter().flat_map(|value| value.to_le_bytes()).collect();
     let lines = "y[i] = f16(x[i]);";
-    let found = tried(
+    let found = run_probe(
         context,
         [DType::F32, DType::F16],
         lines,
@@ -73,7 +73,7 @@ fn has_exact_rounding(context: &Context) -> Result<bool, GpuError> {
 }
 
 /// Runs a kernel over values, one thread per element, and returns its results.
-fn tried(
+fn run_probe(
     context: &Context,
     [from, to]: [DType; 2],
     lines: &str,

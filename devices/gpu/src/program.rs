@@ -160,7 +160,7 @@ impl GpuProgram {
             stream,
             call,
             values: given,
-            tail: &fused.tail,
+            epilogue: &fused.epilogue,
             wanted: names.first().and_then(dtype),
             overwrites,
             matrix: node.input.iter().find_map(|it| self.matrices.get(it)),

@@ -32,13 +32,13 @@ pub(crate) fn prelude(arrays: &str) -> String {
 
 /// The type that a kernel computes with, and the element types of the arrays it reads and writes.
 #[derive(Clone, Copy)]
-pub(crate) struct Numbers {
+pub(crate) struct KernelTypes {
     pub number: &'static str,
     pub read: &'static str,
     pub written: &'static str,
 }
 
-impl Numbers {
+impl KernelTypes {
     /// Returns the types of a kernel that reads one array and writes another.
     pub fn from_types(read: &'static str, written: &'static str) -> Self {
         let number = if read == "f16" { "f32" } else { read };
@@ -250,7 +250,7 @@ pub(crate) fn combine_kernel(element: &str, combine: &str) -> String {
 /// Reduces the middle one of three dimensions. Sizes: count, the middle dimension, the last one.
 /// The expressions are the initial value, `pre` of `v`, `combine` of `a` and `b`, and `post` of `a`
 /// and `n`. A group or a thread computes each result.
-pub(crate) fn reduce(numbers: Numbers, expressions: [&str; 4], grouped: bool) -> String {
+pub(crate) fn reduce(numbers: KernelTypes, expressions: [&str; 4], grouped: bool) -> String {
     let arrays = numbers.array_bindings();
     let prelude = prelude(&arrays);
     let [init, pre, combine, post] = expressions;
@@ -289,7 +289,7 @@ fn post(a: {number}, n: {number}) -> {number} {{ return {post}; }}
 }
 
 /// Softmax, its logarithm, or the logarithm of the sum alone, over the middle dimension.
-pub(crate) fn softmax_kernel(numbers: Numbers, kind: Softmax) -> String {
+pub(crate) fn softmax_kernel(numbers: KernelTypes, kind: Softmax) -> String {
     let arrays = numbers.array_bindings();
     let (prelude, entry) = (prelude(&arrays), by_group(numbers.number));
     let (largest, sum) = (group_reduction("larger(a, b)"), group_reduction("a + b"));
@@ -344,7 +344,7 @@ pub(crate) enum Softmax {
 /// Sizes: rows, row length, epsilon, whether to subtract the mean, then for scale and shift how
 /// many elements share one and how many there are. The kernel stores the mean and the inverse
 /// deviation.
-pub(crate) fn normalise_kernel(numbers: Numbers) -> String {
+pub(crate) fn normalise_kernel(numbers: KernelTypes) -> String {
     let arrays = bindings(
         &[
             ("x", numbers.read),
@@ -388,7 +388,7 @@ pub(crate) fn normalise_kernel(numbers: Numbers) -> String {
 
 /// The place of the largest (or smallest, `p[4]`) element along the middle dimension, the first or
 /// the last (`p[3]`) of equals.
-pub(crate) fn place_of_extreme(numbers: Numbers) -> String {
+pub(crate) fn place_of_extreme(numbers: KernelTypes) -> String {
     let arrays = numbers.array_bindings();
     let prelude = prelude(&arrays);
     let (first, each) = (
@@ -413,7 +413,7 @@ pub(crate) fn place_of_extreme(numbers: Numbers) -> String {
 /// The `p[3]` first elements in order along the middle dimension, largest first if `p[4]`. Each
 /// element counts those before it, and writes itself at that place if it is one of the first. NaN
 /// counts as larger than any number.
-pub(crate) fn top_kernel(numbers: Numbers) -> String {
+pub(crate) fn top_kernel(numbers: KernelTypes) -> String {
     let names = [
         ("x", numbers.read),
         ("y", numbers.written),
@@ -454,7 +454,7 @@ fn is_none(v: {number}) -> bool {{ return {is_none}; }}
 
 /// Rotary positions: sizes are count, heads, length, width, rotated width, whether pairs are
 /// interleaved, and whether heads come before positions.
-pub(crate) fn rotate_kernel(numbers: Numbers) -> String {
+pub(crate) fn rotate_kernel(numbers: KernelTypes) -> String {
     let arrays = bindings(
         &[
             ("x", numbers.read),

@@ -28,18 +28,18 @@ pub(crate) struct Traffic {
 
 /// The direction of a copy.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum CopyDirection {
     FromHost,
     ToHost,
     FromPeer,
 }
 
 impl Traffic {
-    pub fn record_transfer(&self, way: Way, bytes: u64) {
+    pub fn record_transfer(&self, way: CopyDirection, bytes: u64) {
         let counter = match way {
-            Way::FromHost => &self.from_host,
-            Way::ToHost => &self.to_host,
-            Way::FromPeer => &self.from_peers,
+            CopyDirection::FromHost => &self.from_host,
+            CopyDirection::ToHost => &self.to_host,
+            CopyDirection::FromPeer => &self.from_peers,
         };
         counter.fetch_add(bytes, Ordering::Relaxed);
         self.operations.fetch_add(1, Ordering::Relaxed);

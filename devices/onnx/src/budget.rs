@@ -23,7 +23,7 @@ const DEPTH_MAX: u64 = 64;
 
 /// The limit that a model exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Beyond {
+pub enum ExceededLimit {
     /// The model has too many nodes.
     #[error("the ONNX model has more than {limit} nodes, functions counted at each call")]
     Nodes {
@@ -56,7 +56,7 @@ pub(super) enum UsageError {
     /// They do not follow the protobuf layout.
     Malformed,
     /// They exceed a limit.
-    Beyond(Beyond),
+    ExceededLimit(ExceededLimit),
 }
 
 /// The resources that a model, or a part of one, needs.
@@ -73,13 +73,13 @@ impl Usage {
     /// count as one node each.
     ///
     /// # Errors
-    /// [`Beyond`] if the body alone exceeds a limit.
-    pub fn of_function(function: &FunctionProto) -> Result<Self, Beyond> {
+    /// [`ExceededLimit`] if the body alone exceeds a limit.
+    pub fn of_function(function: &FunctionProto) -> Result<Self, ExceededLimit> {
         let bytes = prost::Message::encode_to_vec(function);
         let counted = count_usage(&bytes, Message::Function);
         let counted = counted.or_else(|refused| match refused {
             UsageError::Malformed => Ok(Self::default()),
-            UsageError::Beyond(beyond) => Err(beyond),
+            UsageError::ExceededLimit(beyond) => Err(beyond),
         })?;
         // Each call copies the body, including its names and texts.
         Ok(counted.with(Self {
@@ -112,13 +112,13 @@ impl Usage {
     /// Returns this usage, if it is within the limits.
     ///
     /// # Errors
-    /// [`Beyond`], with the limit that it exceeds.
-    pub fn check_limits(self) -> Result<Self, Beyond> {
+    /// [`ExceededLimit`], with the limit that it exceeds.
+    pub fn check_limits(self) -> Result<Self, ExceededLimit> {
         if self.nodes > NODES_MAX {
-            return Err(Beyond::Nodes { limit: NODES_MAX });
+            return Err(ExceededLimit::Nodes { limit: NODES_MAX });
         }
         if self.memory > MEMORY_MAX {
-            return Err(Beyond::Memory { limit: MEMORY_MAX });
+            return Err(ExceededLimit::Memory { limit: MEMORY_MAX });
         }
         Ok(self)
     }
@@ -257,7 +257,7 @@ impl Usage {
     ) -> Result<(), UsageError> {
         if depth > DEPTH_MAX {
             let limit = DEPTH_MAX;
-            return Err(UsageError::Beyond(Beyond::Depth { limit }));
+            return Err(UsageError::ExceededLimit(ExceededLimit::Depth { limit }));
         }
         let own = Self {
             nodes: u64::from(message == Message::Node),
@@ -308,7 +308,7 @@ impl Usage {
         *self = self
             .with(other)
             .check_limits()
-            .map_err(UsageError::Beyond)?;
+            .map_err(UsageError::ExceededLimit)?;
         Ok(())
     }
 }
@@ -358,9 +358,9 @@ mod tests {
         [&version[..], &field(7, graph)].concat().into()
     }
 
-    fn refusal(graph: &[u8]) -> Beyond {
+    fn refusal(graph: &[u8]) -> ExceededLimit {
         match decode_model(model(graph)) {
-            Err(DecodeError::Beyond(beyond)) => beyond,
+            Err(DecodeError::ExceededLimit(beyond)) => beyond,
             other => panic!("{:?}", other.map(|_| ())),
         }
     }
@@ -368,21 +368,21 @@ mod tests {
     #[test]
     fn messages_of_nothing_are_refused_before_they_are_held() {
         let nodes = field(1, &[]).repeat(NODES_MAX as usize + 1);
-        assert_eq!(refusal(&nodes), Beyond::Nodes { limit: NODES_MAX });
+        assert_eq!(refusal(&nodes), ExceededLimit::Nodes { limit: NODES_MAX });
         let limit = MEMORY_MAX;
         // Initialisers, values and entries, each two bytes of a file.
         for number in [5, 12, 16] {
             let graph = field(number, &[]).repeat(8_000_000);
-            assert_eq!(refusal(&graph), Beyond::Memory { limit }, "{number}");
+            assert_eq!(refusal(&graph), ExceededLimit::Memory { limit }, "{number}");
         }
         // Names and attributes of one node.
         for number in [2, 5] {
             let node = field(number, &[]).repeat(16_000_000);
-            assert_eq!(refusal(&field(1, &node)), Beyond::Memory { limit });
+            assert_eq!(refusal(&field(1, &node)), ExceededLimit::Memory { limit });
         }
         // Numbers of a tensor, one byte each, that take eight.
         let numbers = field(5, &field(7, &vec![0; 40 << 20]));
-        assert_eq!(refusal(&numbers), Beyond::Memory { limit });
+        assert_eq!(refusal(&numbers), ExceededLimit::Memory { limit });
     }
 
     #[test]
@@ -391,7 +391,7 @@ mod tests {
         for _ in 0..DEPTH_MAX {
             graph = field(1, &field(5, &field(6, &graph)));
         }
-        assert_eq!(refusal(&graph), Beyond::Depth { limit: DEPTH_MAX });
+        assert_eq!(refusal(&graph), ExceededLimit::Depth { limit: DEPTH_MAX });
     }
 
     #[test]

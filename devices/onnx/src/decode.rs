@@ -5,7 +5,7 @@ use bytes::Bytes;
 use prost::Message;
 use thiserror::Error;
 
-use super::budget::{Beyond, UsageError, count_model};
+use super::budget::{ExceededLimit, UsageError, count_model};
 use super::{AttributeProto, ModelProto};
 
 /// Reasons why bytes are not an ONNX model.
@@ -34,7 +34,7 @@ pub enum DecodeError {
     },
     /// The model exceeds a limit.
     #[error(transparent)]
-    Beyond(#[from] Beyond),
+    ExceededLimit(#[from] ExceededLimit),
     /// The model has no graph.
     #[error("the ONNX model has no graph")]
     NoGraph,
@@ -55,7 +55,7 @@ pub fn decode_model(bytes: Bytes) -> Result<ModelProto, DecodeError> {
     check_framing(&bytes)?;
     let length = bytes.len();
     count_model(&bytes).map_err(|refused| match refused {
-        UsageError::Beyond(beyond) => DecodeError::Beyond(beyond),
+        UsageError::ExceededLimit(beyond) => DecodeError::ExceededLimit(beyond),
         UsageError::Malformed => DecodeError::NotOnnx {
             length,
             reason: "a message does not follow the layout".to_owned(),

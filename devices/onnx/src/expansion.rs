@@ -29,11 +29,11 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use crate::budget::{Beyond, Usage};
+use crate::budget::{ExceededLimit, Usage};
 use crate::{CLASSICAL_DOMAIN, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use builder::ExpansionBuilder;
 use facts::Facts;
-pub use preparation::{Preparation, PreparationError, Wrong, ngrams};
+pub use preparation::{NodeFault, Preparation, PreparationError, ngrams};
 pub use text_numbers::{Texts, Words};
 
 /// The domain of operators that ONNX Runtime and its tools write beyond ONNX.
@@ -67,7 +67,7 @@ pub enum ExpansionError {
     },
     /// The expanded model exceeds a limit.
     #[error(transparent)]
-    Beyond(#[from] Beyond),
+    ExceededLimit(#[from] ExceededLimit),
 }
 
 /// Names of the columns of each output that stood for maps, one name per class.

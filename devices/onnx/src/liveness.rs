@@ -22,13 +22,13 @@ pub struct StepValues<V> {
 /// The values of a run, and the steps that need each.
 #[derive(Clone, Debug)]
 pub struct Liveness<V> {
-    lives: BTreeMap<V, Life>,
+    lives: BTreeMap<V, LiveRange>,
     steps: usize,
 }
 
 /// The first and last steps that need a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Life {
+struct LiveRange {
     first: usize,
     last: usize,
     /// Whether it outlives the last step.
@@ -59,7 +59,7 @@ impl<V: Ord + Clone> Liveness<V> {
         kept: impl IntoIterator<Item = V>,
     ) -> Self {
         let mut lives = BTreeMap::new();
-        let born_at = |first| Life {
+        let born_at = |first| LiveRange {
             first,
             last: first,
             is_kept: false,

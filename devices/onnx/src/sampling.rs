@@ -170,7 +170,7 @@ impl Sampling {
 
     /// Returns whether a draw depends on the tokens of the history, and not only on their number.
     #[must_use]
-    pub fn looks_back(&self) -> bool {
+    pub fn needs_history(&self) -> bool {
         self.repetition != 1.0 || self.frequency != 0.0 || self.presence != 0.0
     }
 
@@ -197,7 +197,7 @@ impl Sampling {
     ///
     /// # Errors
     /// [`SampleError`] if the numbers do not denote settings.
-    pub fn of_numbers(numbers: &[f64]) -> Result<(Self, u64), SampleError> {
+    pub fn from_numbers(numbers: &[f64]) -> Result<(Self, u64), SampleError> {
         let wrong = SampleError::Numbers(numbers.len());
         let (&[temperature, top_k, top_p, min_p, low, high, position], bias) = numbers
             .split_first_chunk::<NUMBERS>()
@@ -620,7 +620,7 @@ mod tests {
 
     #[test]
     fn numbers_that_are_of_no_way_are_refused() {
-        let refused = |numbers: &[f64]| Sampling::of_numbers(numbers).unwrap_err();
+        let refused = |numbers: &[f64]| Sampling::from_numbers(numbers).unwrap_err();
         assert_eq!(refused(&[]), SampleError::Numbers(0));
         let mut numbers = Sampling::default().to_numbers(3);
         numbers.push(1.0);
@@ -662,10 +662,10 @@ mod tests {
             let bias = BTreeMap::from([(1, bias)]);
             let sampling =
                 Sampling { temperature, top_k, top_p, min_p, seed, bias, ..Sampling::default() };
-            prop_assert!(!sampling.looks_back());
+            prop_assert!(!sampling.needs_history());
             let history = History { prompt: &before, generated: &[] };
             let numbers = sampling.to_numbers(before.len() as u64);
-            let (read, position) = Sampling::of_numbers(&numbers).unwrap();
+            let (read, position) = Sampling::from_numbers(&numbers).unwrap();
             prop_assert_eq!(&read, &sampling);
             let drawn = read.draw_at(&logits, position);
             prop_assert_eq!(drawn, Ok(sampling.draw_token(&logits, history)));

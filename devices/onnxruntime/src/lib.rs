@@ -30,7 +30,7 @@ use souk_vocabulary::profile::Profile;
 
 pub use library::{LIBRARY_VARIABLE, Library, LoadError, library_path};
 use loaded_model::LoadedModel;
-use program::{RuntimeProgram, Watch};
+use program::{RunMeters, RuntimeProgram};
 pub use provider::Provider;
 
 /// Name of this engine in errors.
@@ -142,7 +142,7 @@ impl Processor for OnnxRuntime {
             opened,
             graph,
             self.profile.power,
-            Watch {
+            RunMeters {
                 busy: self.busy.clone(),
                 meter: self.host.as_ref().and_then(|host| host.meter.clone()),
             },

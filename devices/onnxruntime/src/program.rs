@@ -29,18 +29,18 @@ pub(super) struct RuntimeProgram {
     outputs: Vec<Port>,
     operators: u64,
     power: Option<Power>,
-    watch: Watch,
+    watch: RunMeters,
 }
 
 /// The busy time and the meter for runs.
-pub(super) struct Watch {
+pub(super) struct RunMeters {
     pub busy: Arc<Busy>,
     /// The meter of the processor, if it has one.
     pub meter: Option<Arc<Meter>>,
 }
 
 impl RuntimeProgram {
-    pub fn new(opened: OpenSession, graph: Graph, power: Option<Power>, watch: Watch) -> Self {
+    pub fn new(opened: OpenSession, graph: Graph, power: Option<Power>, watch: RunMeters) -> Self {
         Self {
             opened: Mutex::new(opened),
             operators: graph.nodes().len() as u64,

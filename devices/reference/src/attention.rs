@@ -163,7 +163,7 @@ fn mask_bias(mask: &Tensor, sizes: &Sizes) -> Result<Vec<f64>, KernelError> {
 }
 
 /// The scores of one head at the four stages that a node can output, and its result.
-struct Head {
+struct HeadScores {
     stages: [Vec<f64>; 4],
     result: Vec<f64>,
 }
@@ -222,7 +222,7 @@ fn attend_head(
     (query, key, value): (&[f64], &[f64], &[f64]),
     scale: f64,
     softcap: f64,
-) -> Head {
+) -> HeadScores {
     let mut stages: [Vec<f64>; 4] = Default::default();
     let mut result = vec![0.0; sizes.queries * sizes.value_width];
     for at in 0..sizes.queries {
@@ -258,7 +258,7 @@ fn attend_head(
             stage.extend(row);
         }
     }
-    Head { stages, result }
+    HeadScores { stages, result }
 }
 
 /// Returns the softmax of one row, or zeros if it can attend to no key.

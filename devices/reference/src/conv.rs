@@ -346,7 +346,7 @@ pub(super) fn conv_transpose(call: &Call<'_>) -> Results {
     if channels != channels_too || kernel.len() != spatial.len() || channels % groups != 0 {
         return Err(mismatch());
     }
-    let spread = Spread::read(call, kernel, spatial)?;
+    let spread = TransposedWindow::read(call, kernel, spatial)?;
     let dims = [&[samples, each * groups], &spread.output[..]].concat();
     let (values, filters) = (to_floats(input)?, to_floats(weights)?);
     let (plane, target) = (element_count(spatial)?, element_count(&spread.output)?);
@@ -373,7 +373,7 @@ pub(super) fn conv_transpose(call: &Call<'_>) -> Results {
 }
 
 /// The way that a transposed convolution spreads its input.
-pub struct Spread {
+pub struct TransposedWindow {
     /// Steps in the result between neighbouring elements of the input.
     pub strides: Vec<usize>,
     /// Steps between neighbouring elements of the kernel.
@@ -384,7 +384,7 @@ pub struct Spread {
     pub output: Vec<usize>,
 }
 
-impl Spread {
+impl TransposedWindow {
     /// Reads it from a node's attributes, for a kernel and an input of these sizes.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ impl Samples<'_> {
             let moved = self.offsets[place(slot * 2 + axis)];
             plain as f64 - self.window.before[axis] as f64 + moved
         };
-        let value = self.blended(plane, [position(0, row), position(1, column)]);
+        let value = self.interpolate_bilinear(plane, [position(0, row), position(1, column)]);
         match &self.mask {
             Some(mask) => value * mask[place(slot)],
             None => value,
@@ -41,7 +41,7 @@ impl Samples<'_> {
     }
 
     /// Interpolates the four elements around a position; those outside are zero.
-    fn blended(&self, plane: usize, [y, x]: [f64; 2]) -> f64 {
+    fn interpolate_bilinear(&self, plane: usize, [y, x]: [f64; 2]) -> f64 {
         let (top, left) = (y.floor(), x.floor());
         let [height, width] = self.size;
         let element = |row: f64, column: f64| {

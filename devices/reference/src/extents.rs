@@ -15,7 +15,7 @@ use souk_onnx::types::Types;
 use souk_vocabulary::processor::RunError;
 
 use crate::call::{Call, KernelError, resolve_axes, resolve_axis};
-use crate::conv::{Spread, Window};
+use crate::conv::{TransposedWindow, Window};
 use crate::shape::{broadcast_shape, element_count};
 use crate::{Scope, run_nodes};
 
@@ -48,14 +48,14 @@ pub fn summarise_tensor(tensor: &Tensor) -> ValueSummary {
 
 /// Reasons why an engine should not run nodes as they are.
 #[derive(Debug)]
-pub enum Doubt {
+pub enum ExtentsError {
     /// A value is too large for any device.
     TooLarge(RunError),
     /// A size is unknown before the run, or an integer does not fit 32 bits.
     Unknown,
 }
 
-impl From<KernelError> for Doubt {
+impl From<KernelError> for ExtentsError {
     fn from(_: KernelError) -> Self {
         Self::Unknown
     }
@@ -69,7 +69,7 @@ pub fn infer_shapes(
     opset: i64,
     inputs: &Scope,
     weights: &Scope,
-) -> Result<BTreeMap<String, Vec<usize>>, Doubt> {
+) -> Result<BTreeMap<String, Vec<usize>>, ExtentsError> {
     let mut values: BTreeMap<String, KnownValue> = BTreeMap::new();
     for node in nodes {
         for name in node.input.iter().filter(|name| !name.is_empty()) {
@@ -77,7 +77,7 @@ pub fn infer_shapes(
                 let known = match (inputs.get(name), weights.get(name)) {
                     (Some(input), _) => KnownValue::from_tensor(input, GIVEN_MAX),
                     (None, weight) => {
-                        KnownValue::from_tensor(weight.ok_or(Doubt::Unknown)?, WHOLE_MAX)
+                        KnownValue::from_tensor(weight.ok_or(ExtentsError::Unknown)?, WHOLE_MAX)
                     }
                 };
                 values.insert(name.clone(), known);
@@ -118,9 +118,9 @@ impl<'a> Node<'a> {
         }
     }
 
-    fn infer_outputs(&self, types: &Types) -> Result<Vec<KnownValue>, Doubt> {
+    fn infer_outputs(&self, types: &Types) -> Result<Vec<KnownValue>, ExtentsError> {
         let too_large = |elements: u128| {
-            Doubt::TooLarge(RunError::Operator {
+            ExtentsError::TooLarge(RunError::Operator {
                 operator: self.node.op_type().to_owned(),
                 node: node_name(self.node),
                 reason: KernelError::TooLarge(elements).to_string(),
@@ -129,7 +129,7 @@ impl<'a> Node<'a> {
         let all = match self.output_dims() {
             Ok(all) => all,
             Err(KernelError::TooLarge(elements)) => return Err(too_large(elements)),
-            Err(_) => return Err(Doubt::Unknown),
+            Err(_) => return Err(ExtentsError::Unknown),
         };
         for dims in &all {
             if let Err(KernelError::TooLarge(elements)) = element_count(dims) {
@@ -156,12 +156,12 @@ impl<'a> Node<'a> {
                 let bare = |dims| KnownValue { dims, whole: None };
                 Ok(all.into_iter().map(bare).collect())
             }
-            _ => Err(Doubt::Unknown),
+            _ => Err(ExtentsError::Unknown),
         }
     }
 
     /// Returns the integers that the node makes, if all its inputs' integers are known.
-    fn integer_outputs(&self) -> Result<Option<Vec<Tensor>>, Doubt> {
+    fn integer_outputs(&self) -> Result<Option<Vec<Tensor>>, ExtentsError> {
         if matches!(self.node.op_type(), "Shape" | "Size") {
             return Ok(Some(vec![self.shape_output()?]));
         }
@@ -174,7 +174,7 @@ impl<'a> Node<'a> {
             };
         }
         let nodes = std::slice::from_ref(self.node);
-        run_nodes(nodes, &mut scope, self.opset).map_err(|_| Doubt::Unknown)?;
+        run_nodes(nodes, &mut scope, self.opset).map_err(|_| ExtentsError::Unknown)?;
         let made = self.node.output.iter().map(|name| scope.remove(name));
         Ok(made.collect())
     }
@@ -341,7 +341,10 @@ impl<'a> Node<'a> {
                 }
                 let groups = self.int_attribute("group", 1).max(1) as usize;
                 let filters = element_count(&[each, groups])?;
-                (filters, Spread::read(&call, kernel, spatial)?.output)
+                (
+                    filters,
+                    TransposedWindow::read(&call, kernel, spatial)?.output,
+                )
             }
             _ => {
                 let stated = self.node.ints("kernel_shape").unwrap_or(&[]);

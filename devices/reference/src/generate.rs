@@ -2,8 +2,8 @@
 //! and the windows of audio models, and a few others: `Dropout`, `SwiGLU` and `TfIdfVectorizer`.
 
 use souk_memory::{DType, Tensor};
-use souk_onnx::expansion::Wrong;
-use souk_onnx::expansion::ngrams::{of_numbers, output_width};
+use souk_onnx::expansion::NodeFault;
+use souk_onnx::expansion::ngrams::{from_numbers, output_width};
 use souk_onnx::tensor_from_proto;
 
 use super::call::{Call, KernelError, Results};
@@ -36,10 +36,10 @@ pub(super) fn count_ngrams(call: &Call<'_>) -> Results {
         input.dims().first().copied().unwrap_or(1),
         output_width(call.node),
     ])?;
-    let counted = of_numbers(call.node, &call.input_ints(0)?, input.dims());
+    let counted = from_numbers(call.node, &call.input_ints(0)?, input.dims());
     counted.map(|it| vec![it]).map_err(|fault| match fault {
-        Wrong::Attribute { name, .. } => KernelError::Attribute(name),
-        Wrong::Tensor(fault) => fault.into(),
+        NodeFault::Attribute { name, .. } => KernelError::Attribute(name),
+        NodeFault::Tensor(fault) => fault.into(),
         _ => KernelError::Shapes(input.dims().to_vec(), vec![1, 1]),
     })
 }

@@ -384,7 +384,7 @@ pub(super) fn einsum(call: &Call<'_>) -> Results {
         .chars()
         .filter(|letter| !letter.is_whitespace())
         .collect();
-    let notation = Notation::read(&equation, &tensors)?;
+    let notation = Einsum::read(&equation, &tensors)?;
     let dtype = tensors.first().ok_or(KernelError::Missing(0))?.dtype();
     let sizes = |letters: &[char]| -> Vec<usize> {
         letters
@@ -430,7 +430,7 @@ pub(super) fn einsum(call: &Call<'_>) -> Results {
 
 /// An equation with the shapes of its operands. Digits, counted from the last axis, serve as the
 /// letters of an ellipsis's axes.
-struct Notation {
+struct Einsum {
     output: Vec<char>,
     summed: Vec<char>,
     sizes: BTreeMap<char, usize>,
@@ -438,7 +438,7 @@ struct Notation {
     steps: Vec<BTreeMap<char, usize>>,
 }
 
-impl Notation {
+impl Einsum {
     fn read(equation: &str, tensors: &[&Tensor]) -> Result<Self, KernelError> {
         let malformed = KernelError::Attribute("equation");
         let (left, right) = match equation.split_once("->") {

@@ -10,14 +10,14 @@ use super::value::{from_floats, from_indices, from_ints, to_floats, to_ints};
 
 /// The elements of a reduction: the kept positions, the offsets to reduce at each, the result's
 /// shape.
-struct Plan {
+struct ReductionPlan {
     kept: Vec<usize>,
     reduced: Vec<usize>,
     dims: Vec<usize>,
 }
 
 /// Plans a reduction; returns `None` if no axis is to be reduced.
-fn plan_reduction(call: &Call<'_>, input: &Tensor) -> Result<Option<Plan>, KernelError> {
+fn plan_reduction(call: &Call<'_>, input: &Tensor) -> Result<Option<ReductionPlan>, KernelError> {
     let dims = input.dims();
     let rank = dims.len();
     let list = call.int_list_argument("axes", 1)?.unwrap_or_default();
@@ -45,7 +45,7 @@ fn plan_reduction(call: &Call<'_>, input: &Tensor) -> Result<Option<Plan>, Kerne
     let result = result
         .map(|axis| if over.contains(&axis) { 1 } else { dims[axis] })
         .collect();
-    Ok(Some(Plan {
+    Ok(Some(ReductionPlan {
         kept: pick(&rest),
         reduced: pick(&over),
         dims: result,
@@ -210,7 +210,7 @@ pub(super) fn accumulate_axis(
         .ok_or(KernelError::Missing(1))?;
     let axis = resolve_axis(along, input.dims().len())?;
     let around = split_at_axis(input.dims(), axis);
-    let order = Order {
+    let order = ScanOrder {
         exclusive: call.is_flag_set("exclusive"),
         reverse: call.is_flag_set("reverse"),
     };
@@ -239,7 +239,7 @@ pub(super) fn accumulate_axis(
 }
 
 /// The direction of a running value along its axis.
-struct Order {
+struct ScanOrder {
     /// Whether each element excludes its own value.
     exclusive: bool,
     /// Whether it runs from the end.
@@ -251,7 +251,7 @@ fn accumulate_lanes<T: Copy>(
     outer: usize,
     size: usize,
     inner: usize,
-    order: &Order,
+    order: &ScanOrder,
     start: T,
     combine: impl Fn(T, T) -> T,
 ) -> Vec<T> {

@@ -16,7 +16,7 @@ struct Axis {
 }
 
 /// The settings that apply to every axis.
-struct Method<'a> {
+struct ResizeSettings<'a> {
     mode: &'a str,
     nearest: &'a str,
     coordinates: &'a str,
@@ -47,7 +47,7 @@ pub(super) fn upsample(call: &Call<'_>) -> Results {
     } else {
         "linear"
     };
-    let method = Method {
+    let method = ResizeSettings {
         mode,
         nearest: "floor",
         coordinates: "asymmetric",
@@ -61,7 +61,7 @@ pub(super) fn upsample(call: &Call<'_>) -> Results {
 
 pub(super) fn resize(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let method = Method {
+    let method = ResizeSettings {
         mode: call.text_attribute("mode", "nearest"),
         nearest: call.text_attribute("nearest_mode", "round_prefer_floor"),
         coordinates: call.text_attribute("coordinate_transformation_mode", "half_pixel"),
@@ -144,7 +144,7 @@ fn set_sizes(
     Ok(())
 }
 
-fn resize_axes(input: &Tensor, axes: &[Axis], method: &Method<'_>) -> Results {
+fn resize_axes(input: &Tensor, axes: &[Axis], method: &ResizeSettings<'_>) -> Results {
     let mut dims = input.dims().to_vec();
     let mut values = to_floats(input)?;
     for (index, axis) in axes.iter().enumerate() {
@@ -192,7 +192,7 @@ fn resize_axes(input: &Tensor, axes: &[Axis], method: &Method<'_>) -> Results {
 
 impl Axis {
     /// Returns the input coordinate of an output index.
-    fn source(&self, at: usize, method: &Method<'_>) -> f64 {
+    fn source(&self, at: usize, method: &ResizeSettings<'_>) -> f64 {
         let (at, input) = (at as f64, self.input as f64);
         let output = self.scale * input;
         match method.coordinates {
@@ -222,7 +222,7 @@ impl Axis {
 
     /// Returns the input indices and weights for an output index; `None` if it lies beyond the
     /// input.
-    fn weighted_taps(&self, at: usize, method: &Method<'_>) -> Option<Vec<(usize, f64)>> {
+    fn weighted_taps(&self, at: usize, method: &ResizeSettings<'_>) -> Option<Vec<(usize, f64)>> {
         let source = self.source(at, method);
         let last = self.input as f64 - 1.0;
         let crop = method.coordinates == "tf_crop_and_resize";
@@ -250,7 +250,7 @@ impl Axis {
     }
 
     /// Returns the positions around `source`, perhaps outside the input, with their weights.
-    fn source_weights(&self, source: f64, method: &Method<'_>) -> Vec<(f64, f64)> {
+    fn source_weights(&self, source: f64, method: &ResizeSettings<'_>) -> Vec<(f64, f64)> {
         let shrink = if method.antialias {
             self.scale.min(1.0)
         } else {

@@ -9,9 +9,9 @@ use souk_onnx::{CLASSICAL_DOMAIN, NodeProto, routing, sampling};
 use super::call::{Call, Results};
 use super::functions::{erf, max_or_nan, min_or_nan, round_half_even, sigmoid, sign, softplus};
 use super::{
-    attention, control, conv, deform, draws, elementwise, encoder, gather, generate, layout,
-    linear, lists, loss, norm, pool, quantize, recurrent, reduce, resize, routed, signal, sort,
-    svm, trees, vision,
+    attention, control, conv, deform, elementwise, encoder, gather, generate, layout, linear,
+    lists, loss, norm, pool, quantize, random_operators, recurrent, reduce, resize, routed_matmul,
+    signal, sort, svm, trees, vision,
 };
 
 /// A function that runs a node.
@@ -71,12 +71,12 @@ pub(super) fn kernel_entry(node: &NodeProto) -> Option<Entry> {
         "" => standard_entry(node.op_type()),
         CLASSICAL_DOMAIN => classical_entry(node.op_type()),
         _ if sampling::is_sample(node) => Some(Entry {
-            run: draws::sample_tokens,
+            run: random_operators::sample_tokens,
             classes: NUMBER,
             check: accept_all,
         }),
         _ if routing::is_routed(node) => Some(Entry {
-            run: routed::routed_matmul,
+            run: routed_matmul::routed_matmul,
             classes: NUMBER,
             check: accept_all,
         }),
@@ -537,10 +537,10 @@ fn other_kernel(operator: &str) -> Option<(Kernel, Classes)> {
         "HannWindow" => |call| generate::window(call, [0.5, 0.5, 0.0]),
         "MelWeightMatrix" => signal::mel_weights,
         "NonMaxSuppression" => vision::non_max_suppression,
-        "Bernoulli" => draws::bernoulli,
-        "Multinomial" => draws::multinomial,
-        "RandomNormal" | "RandomNormalLike" => draws::random_normal,
-        "RandomUniform" | "RandomUniformLike" => draws::random_uniform,
+        "Bernoulli" => random_operators::bernoulli,
+        "Multinomial" => random_operators::multinomial,
+        "RandomNormal" | "RandomNormalLike" => random_operators::random_normal,
+        "RandomUniform" | "RandomUniformLike" => random_operators::random_uniform,
         "Range" => generate::range,
         "Resize" => resize::resize,
         "RoiAlign" => vision::roi_align,

@@ -175,9 +175,9 @@ pub(super) fn affine_grid(call: &Call<'_>) -> Results {
 }
 
 /// A box by its corners: y and x of one, y and x of the other.
-type Corners = [f64; 4];
+type BoxCorners = [f64; 4];
 
-fn box_corners(box_: &[f64], centred: bool) -> Corners {
+fn box_corners(box_: &[f64], centred: bool) -> BoxCorners {
     let [a, b, c, d] = [box_[0], box_[1], box_[2], box_[3]];
     if centred {
         // Centre x, centre y, width, height.
@@ -187,8 +187,8 @@ fn box_corners(box_: &[f64], centred: bool) -> Corners {
 }
 
 /// Returns the shared area divided by the joint area.
-fn intersection_over_union(left: &Corners, right: &Corners) -> f64 {
-    let area = |it: &Corners| (it[2] - it[0]) * (it[3] - it[1]);
+fn intersection_over_union(left: &BoxCorners, right: &BoxCorners) -> f64 {
+    let area = |it: &BoxCorners| (it[2] - it[0]) * (it[3] - it[1]);
     let height = left[2].min(right[2]) - left[0].max(right[0]);
     let width = left[3].min(right[3]) - left[1].max(right[1]);
     let shared = height.max(0.0) * width.max(0.0);
@@ -213,7 +213,7 @@ pub(super) fn non_max_suppression(call: &Call<'_>) -> Results {
     let score_min = call.optional_scalar_float(4)?;
     let centred = call.is_flag_set("center_point_box");
     let (boxes, scores) = (to_floats(boxes)?, to_floats(scores)?);
-    let boxes: Vec<Corners> = boxes
+    let boxes: Vec<BoxCorners> = boxes
         .chunks_exact(4)
         .map(|box_| box_corners(box_, centred))
         .collect();

@@ -118,7 +118,7 @@ enum Stage {
     /// Only the own engine runs; the model is not yet compiled for the other.
     Before {
         own: Arc<dyn Program>,
-        times: Times,
+        times: EngineTimes,
         candidate: Candidate,
     },
     /// Both engines have the model, and take turns on shapes without a winner.
@@ -142,13 +142,13 @@ type Shapes = Vec<Vec<usize>>;
 /// The standing of the engines on inputs of some shapes.
 #[derive(Default)]
 struct Round {
-    own: Times,
-    other: Times,
+    own: EngineTimes,
+    other: EngineTimes,
     winner: Option<Side>,
 }
 
 /// The times of one engine's runs.
-struct Times {
+struct EngineTimes {
     runs: usize,
     best: Duration,
     sum: Duration,
@@ -170,7 +170,7 @@ enum RunEngine {
     Last,
 }
 
-impl Default for Times {
+impl Default for EngineTimes {
     fn default() -> Self {
         Self {
             runs: 0,
@@ -180,7 +180,7 @@ impl Default for Times {
     }
 }
 
-impl Times {
+impl EngineTimes {
     fn record_run(&mut self, time: Duration) {
         self.sum += time;
         if self.runs > 1 {
@@ -299,7 +299,7 @@ impl Contest {
             outputs: own.outputs().to_vec(),
             stage: Mutex::new(Stage::Before {
                 own: own.into(),
-                times: Times::default(),
+                times: EngineTimes::default(),
                 candidate,
             }),
             stepped: OnceLock::new(),

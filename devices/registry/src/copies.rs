@@ -61,11 +61,11 @@ pub fn measure_links(
             modelled: device.profile().emulated,
         }
     };
-    let back = best([&small, &large], |tensor| {
+    let back = shortest_times([&small, &large], |tensor| {
         read(&*memory.copy_from_host(tensor)?)
     })?;
     let ended = |took: [Duration; 2]| took.map(|it| it.saturating_sub(back[0]));
-    let there = ended(best([&small, &large], |tensor| {
+    let there = ended(shortest_times([&small, &large], |tensor| {
         time_host_copy(memory, tensor)
     })?);
     let mut links = vec![
@@ -77,7 +77,7 @@ pub fn measure_links(
             continue;
         };
         if let Some(path) = memory.peer_link(from) {
-            let took = best([&small, &large], |tensor| {
+            let took = shortest_times([&small, &large], |tensor| {
                 time_peer_copy(memory, &*from.copy_from_host(tensor)?)
             })?;
             links.push(row(&other.profile().name, name, path, ended(took)));
@@ -104,7 +104,7 @@ fn zero_tensor(bytes: usize) -> Tensor {
 }
 
 /// Returns the shortest time for each of two tensors.
-fn best(
+fn shortest_times(
     tensors: [&Tensor; 2],
     once: impl Fn(&Tensor) -> Result<Duration, RunError>,
 ) -> Result<[Duration; 2], RunError> {

@@ -160,7 +160,7 @@ impl History {
     /// about the next, which should be tried rather than avoided for ever; many classes that agree
     /// say much.
     #[must_use]
-    pub fn by_others(&self, key: &Key) -> Option<f64> {
+    pub fn estimate_from_others(&self, key: &Key) -> Option<f64> {
         let mut classes: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         for (held, record) in self.of_operator(key) {
             let (sum, weight) = classes.entry(&held.class).or_default();
@@ -239,12 +239,12 @@ impl History {
     fn nearest_records(&self, key: &Key) -> Vec<&(Key, Record)> {
         let alike = |kinship| {
             let records = self.records.iter();
-            records.filter(move |(held, _)| held.kinship(key) == Some(kinship))
+            records.filter(move |(held, _)| held.similarity(key) == Some(kinship))
         };
         let closest = self
             .records
             .iter()
-            .filter_map(|(held, _)| held.kinship(key))
+            .filter_map(|(held, _)| held.similarity(key))
             .max();
         nearest_first(closest.into_iter().flat_map(alike), key)
     }

@@ -5,7 +5,7 @@
 //! pays. A compiled program must return correct results or an error, never a wrong number.
 
 pub mod session;
-pub mod stepping;
+pub mod stepped_session;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

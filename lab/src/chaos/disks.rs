@@ -27,12 +27,12 @@ pub(super) struct Disks {
 #[derive(Debug, thiserror::Error)]
 pub enum DisksError {
     /// `mount` did not run or failed.
-    #[error("no disk was mounted on {folder}, which takes root: {said}")]
+    #[error("no disk was mounted on {folder}, which takes root: {output}")]
     Mount {
         /// The mount point.
         folder: PathBuf,
         /// The output of `mount`.
-        said: String,
+        output: String,
     },
     /// A file on the disk failed.
     #[error("the disk of {folder}: {cause}")]
@@ -59,13 +59,16 @@ impl Disks {
                 .args(["-t", "tmpfs", "-o", &size, "souk-chaos"])
                 .arg(&home)
                 .output();
-            let said = match ran {
+            let output = match ran {
                 Ok(ran) if ran.status.success() => None,
                 Ok(ran) => Some(String::from_utf8_lossy(&ran.stderr).trim().to_owned()),
                 Err(error) => Some(error.to_string()),
             };
-            if let Some(said) = said {
-                return Err(DisksError::Mount { folder: home, said });
+            if let Some(output) = output {
+                return Err(DisksError::Mount {
+                    folder: home,
+                    output,
+                });
             }
             disks.folders.push(home.clone());
             for (name, bytes, mode) in before {

@@ -21,12 +21,12 @@ pub enum HostsError {
     #[error("`ip` does not run, install iproute2: {0}")]
     Missing(std::io::Error),
     /// `ip` failed.
-    #[error("`ip {command}` failed, network namespaces take root: {said}")]
+    #[error("`ip {command}` failed, network namespaces take root: {output}")]
     Refused {
         /// The arguments of `ip`.
         command: String,
         /// The output of `ip`.
-        said: String,
+        output: String,
     },
 }
 
@@ -127,6 +127,6 @@ fn run_ip(arguments: &[&str]) -> Result<(), HostsError> {
     }
     Err(HostsError::Refused {
         command: arguments.join(" "),
-        said: String::from_utf8_lossy(&ran.stderr).trim().to_owned(),
+        output: String::from_utf8_lossy(&ran.stderr).trim().to_owned(),
     })
 }

@@ -14,7 +14,7 @@ use souk_network::wire::{self, WireError};
 use souk_network::{Network, OpenError};
 
 use super::machine::{client_key, driver_key, sign_command};
-use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, key, replica_contact};
+use super::protocol::{PUT, PutRequest, ReplicaProgress, RequestEnd, STATUS, key, replica_contact};
 use super::{Bench, Measurement, Signing};
 use souk_testnet::ports::Ports;
 
@@ -88,7 +88,7 @@ pub async fn run(bench: &Bench) -> Result<Measurement, BenchError> {
     let cpu = group.cpu_times();
     // The clients share the connection's thread. On another thread, they would also measure how
     // long the two threads take to wake each other.
-    let running = tokio::spawn(clients.run(stream, Until::Seconds(bench.seconds)));
+    let running = tokio::spawn(clients.run(stream, StopCondition::Seconds(bench.seconds)));
     let answered = running.await.map_err(std::io::Error::other)??;
     let operations = answered.operations + answered.warm_up_operations;
     let spent = group.cpu_times();
@@ -186,7 +186,7 @@ impl Group {
         Err(BenchError::NoLeader(self.bench.folder.clone()))
     }
 
-    pub(super) async fn fetch_status(&self, id: u64) -> Result<Standing, BenchError> {
+    pub(super) async fn fetch_status(&self, id: u64) -> Result<ReplicaProgress, BenchError> {
         let mut stream = self.network.open_stream(key(id).peer_id(), STATUS).await?;
         Ok(wire::receive(&mut stream).await?)
     }
@@ -207,14 +207,14 @@ impl Group {
 
 /// When the clients stop.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Until {
+pub(super) enum StopCondition {
     /// After this many measured seconds, which follow one second of warm-up.
     Seconds(u64),
     /// After this many answered commands; all count.
     Operations(u64),
 }
 
-impl Until {
+impl StopCondition {
     /// Returns how long answers do not count.
     fn warm_up(self) -> Duration {
         match self {
@@ -240,7 +240,7 @@ impl Until {
 }
 
 /// The results of the clients.
-pub(super) struct Answers {
+pub(super) struct ClientResults {
     pub operations: u64,
     /// Answers during warm-up, which also cost processor time.
     warm_up_operations: u64,
@@ -268,14 +268,18 @@ impl Clients {
 
     /// Sends requests until `until`. Every request must be applied: the first refused one ends the
     /// measurement with an error.
-    pub(super) async fn run(mut self, stream: Stream, until: Until) -> Result<Answers, BenchError> {
+    pub(super) async fn run(
+        mut self,
+        stream: Stream,
+        until: StopCondition,
+    ) -> Result<ClientResults, BenchError> {
         let (mut from, mut to) = stream.split();
         let begun = Instant::now();
         self.started = vec![begun; usize::try_from(self.bench.clients).unwrap_or(usize::MAX)];
-        let first: Vec<Put> = (0..self.bench.clients)
+        let first: Vec<PutRequest> = (0..self.bench.clients)
             .map(|client| self.next_put(client))
             .collect();
-        wire::send_bytes(&mut to, &Put::encode(&first)).await?;
+        wire::send_bytes(&mut to, &PutRequest::encode(&first)).await?;
         let (mut operations, mut warm_up_operations) = (0, 0);
         let mut sent = self.bench.clients * self.bench.signed.commands_per_request();
         while !until.is_over(begun.elapsed(), operations) {
@@ -299,9 +303,9 @@ impl Clients {
                     next.push(self.next_put(number));
                 }
             }
-            wire::send_bytes(&mut to, &Put::encode(&next)).await?;
+            wire::send_bytes(&mut to, &PutRequest::encode(&next)).await?;
         }
-        Ok(Answers {
+        Ok(ClientResults {
             operations,
             warm_up_operations,
             seconds: (begun.elapsed() - until.warm_up()).as_secs_f64(),
@@ -309,11 +313,11 @@ impl Clients {
         })
     }
 
-    fn next_put(&mut self, client: u64) -> Put {
+    fn next_put(&mut self, client: u64) -> PutRequest {
         let place = usize::try_from(client).unwrap_or(usize::MAX);
         self.started[place] = Instant::now();
         let payload = self.payloads[place % self.payloads.len()].clone();
-        Put {
+        PutRequest {
             number: client,
             payload,
         }
@@ -351,8 +355,8 @@ fn make_payloads(bench: &Bench) -> Vec<Bytes> {
         .collect()
 }
 
-fn to_measurement(bench: &Bench, answered: Answers) -> Measurement {
-    let Answers {
+fn to_measurement(bench: &Bench, answered: ClientResults) -> Measurement {
+    let ClientResults {
         operations,
         seconds,
         mut latencies,

@@ -9,7 +9,7 @@ use souk_network::wire;
 
 use super::Bench;
 use super::driver::{BenchError, Group, receive_done};
-use super::protocol::{PUT, Put, key};
+use super::protocol::{PUT, PutRequest, key};
 
 /// An attempt must succeed within this time, otherwise the client asks another replica.
 const ATTEMPT: Duration = Duration::from_millis(400);
@@ -103,11 +103,11 @@ impl Client {
             .await?;
         let mut command = vec![0; self.size];
         command[..8].copy_from_slice(&self.number.to_le_bytes());
-        let puts = vec![Put {
+        let puts = vec![PutRequest {
             number: self.number,
             payload: Bytes::from(command),
         }];
-        wire::send_bytes(&mut stream, &Put::encode(&puts)).await?;
+        wire::send_bytes(&mut stream, &PutRequest::encode(&puts)).await?;
         let done = receive_done(&mut stream).await?;
         Ok(done.first().is_some_and(|done| done.applied))
     }

@@ -16,7 +16,7 @@ pub const STATUS: StreamProtocol = StreamProtocol::new("/souk/bench-status/1");
 
 /// A client's request.
 #[derive(Debug)]
-pub struct Put {
+pub struct PutRequest {
     /// The client's number for the request.
     pub number: u64,
     /// The commands. If they are signed, the signature and the client's key must precede them.
@@ -32,9 +32,9 @@ pub struct RequestEnd {
     pub applied: bool,
 }
 
-impl Put {
+impl PutRequest {
     /// Encodes a frame of requests.
-    pub fn encode(puts: &[Put]) -> Vec<u8> {
+    pub fn encode(puts: &[PutRequest]) -> Vec<u8> {
         let size: usize = puts.iter().map(|put| put.payload.len() + 12).sum();
         let mut writer = Writer::with_capacity(size);
         for put in puts {
@@ -45,12 +45,12 @@ impl Put {
     }
 
     /// Decodes the requests of a frame; their payloads share its memory.
-    pub fn decode(frame: Bytes) -> Result<Vec<Put>, TruncationError> {
+    pub fn decode(frame: Bytes) -> Result<Vec<PutRequest>, TruncationError> {
         let mut reader = Reader::new(frame);
         let mut puts = Vec::new();
         while reader.remaining_len() > 0 {
             let (number, payload) = (reader.read_u64()?, reader.read_block()?);
-            puts.push(Put { number, payload });
+            puts.push(PutRequest { number, payload });
         }
         Ok(puts)
     }
@@ -81,7 +81,7 @@ impl RequestEnd {
 
 /// A replica's progress.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Standing {
+pub struct ReplicaProgress {
     /// The leader's id, or zero if there is none.
     pub leader: u64,
     /// The last entry applied.

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Signing;
 use super::machine::{CountingMachine, Number};
-use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, key, replica_contact};
+use super::protocol::{PUT, PutRequest, ReplicaProgress, RequestEnd, STATUS, key, replica_contact};
 
 /// Maximum queued messages for other replicas.
 const OUTBOUND_MAX: usize = 4_096;
@@ -145,7 +145,7 @@ async fn serve_status<const SIGNED: bool>(
     let counted = counted.map(|(counted, _)| counted);
     let leader = status.leader.map_or(0, ReplicaId::get);
     let (commands, numbers) = counted.unwrap_or_default();
-    let standing = Standing {
+    let standing = ReplicaProgress {
         leader,
         applied: status.applied.0,
         commands,
@@ -164,7 +164,7 @@ async fn serve_puts<const SIGNED: bool>(
     let (requests, mut running) = mpsc::channel(REQUESTS_MAX);
     tokio::spawn(async move {
         while let Ok(Some(frame)) = wire::receive_bytes(&mut from).await {
-            let Ok(mut puts) = Put::decode(frame.into()) else {
+            let Ok(mut puts) = PutRequest::decode(frame.into()) else {
                 return;
             };
             let together = if SIGNED { TAKEN_TOGETHER } else { puts.len() };
@@ -189,7 +189,7 @@ async fn serve_puts<const SIGNED: bool>(
 /// Checks the signatures of requests, if they have any, and replicates the commands.
 async fn take_in<const SIGNED: bool>(
     validator: Validator<CountingMachine<SIGNED>>,
-    puts: Vec<Put>,
+    puts: Vec<PutRequest>,
 ) -> Vec<RequestEnd> {
     let (numbers, commands): (Vec<u64>, Vec<Bytes>) = puts
         .into_iter()

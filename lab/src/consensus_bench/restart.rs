@@ -10,8 +10,8 @@ use serde::Serialize;
 use souk_network::wire;
 
 use super::Bench;
-use super::driver::{BenchError, Clients, Group, Until, receive_done};
-use super::protocol::{PUT, Put, key};
+use super::driver::{BenchError, Clients, Group, StopCondition, receive_done};
+use super::protocol::{PUT, PutRequest, key};
 
 /// Each replica must apply the leader's commands within this time.
 const CATCH_UP_PATIENCE: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ pub async fn run_restart(bench: &Bench, commands: u64) -> Result<RestartTimes, B
         .network
         .open_stream(key(leader).peer_id(), PUT)
         .await?;
-    let until = Until::Operations(commands);
+    let until = StopCondition::Operations(commands);
     let filling = tokio::spawn(Clients::new(bench).run(stream, until));
     let filled = filling.await.map_err(std::io::Error::other)??;
     let mut acknowledged = filled.operations;
@@ -128,11 +128,11 @@ async fn serve_one(group: &Group, id: u64) {
 
 async fn try_put(group: &Group, id: u64) -> Result<bool, BenchError> {
     let mut stream = group.network.open_stream(key(id).peer_id(), PUT).await?;
-    let put = Put {
+    let put = PutRequest {
         number: 0,
         payload: Bytes::from_static(b"served"),
     };
-    wire::send_bytes(&mut stream, &Put::encode(&[put])).await?;
+    wire::send_bytes(&mut stream, &PutRequest::encode(&[put])).await?;
     let done = receive_done(&mut stream).await?;
     Ok(done.first().is_some_and(|done| done.applied))
 }

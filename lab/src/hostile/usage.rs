@@ -18,16 +18,16 @@ pub struct Usage {
     /// The node's name.
     pub node: String,
     /// Usage before the attacks.
-    pub before: Took,
+    pub before: ProcessUsage,
     /// Usage during the attacks.
-    pub under: Took,
+    pub under: ProcessUsage,
     /// Usage after the attacks.
-    pub after: Took,
+    pub after: ProcessUsage,
 }
 
 /// A node's usage in one run.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Took {
+pub struct ProcessUsage {
     /// Maximum memory, in mebibytes.
     pub memory_mib_max: u64,
     /// Average number of busy processors. Sandboxes are separate processes and do not count.
@@ -55,11 +55,11 @@ pub(super) fn watch_nodes<'a>(
 pub(super) async fn measure_during<T>(
     nodes: &[WatchedNode],
     work: impl Future<Output = T>,
-) -> (T, Vec<Took>) {
+) -> (T, Vec<ProcessUsage>) {
     let begin = Instant::now();
     let spent = |node: &WatchedNode| processor_ticks(node.process).unwrap_or(0);
     let ticks_begin: Vec<u64> = nodes.iter().map(spent).collect();
-    let mut took = vec![Took::default(); nodes.len()];
+    let mut took = vec![ProcessUsage::default(); nodes.len()];
     tokio::pin!(work);
     let done = loop {
         for (node, took) in nodes.iter().zip(&mut took) {
@@ -81,7 +81,7 @@ pub(super) async fn measure_during<T>(
 }
 
 /// Combines the three runs of each node.
-pub(super) fn together(nodes: Vec<WatchedNode>, runs: [Vec<Took>; 3]) -> Vec<Usage> {
+pub(super) fn combine_runs(nodes: Vec<WatchedNode>, runs: [Vec<ProcessUsage>; 3]) -> Vec<Usage> {
     let of = |(place, node): (usize, WatchedNode)| {
         let [before, under, after] = [0, 1, 2].map(|run: usize| runs[run][place]);
         let node = node.name;

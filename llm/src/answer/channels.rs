@@ -40,7 +40,7 @@ enum Part {
 pub(super) struct ChannelReader {
     names: Vec<String>,
     part: Part,
-    held: String,
+    pending_text: String,
     /// Calls so far: function names, and arguments as text.
     calls: Vec<(String, String)>,
 }
@@ -50,13 +50,13 @@ impl ChannelReader {
         Self {
             names: tools.iter().map(|tool| tool.name.clone()).collect(),
             part: Part::Header,
-            held: String::new(),
+            pending_text: String::new(),
             calls: Vec::new(),
         }
     }
 
     pub(super) fn push(&mut self, piece: &str) -> AnswerPiece {
-        self.held.push_str(piece);
+        self.pending_text.push_str(piece);
         let mut read = AnswerPiece::default();
         while self.advance(&mut read) {}
         read
@@ -65,23 +65,23 @@ impl ChannelReader {
     /// Reads on and returns whether a part began or ended.
     fn advance(&mut self, read: &mut AnswerPiece) -> bool {
         if self.part == Part::Header {
-            let Some((header, rest)) = self.held.split_once(MESSAGE) else {
+            let Some((header, rest)) = self.pending_text.split_once(MESSAGE) else {
                 return false;
             };
             self.part = part_of(header);
-            self.held = rest.to_owned();
+            self.pending_text = rest.to_owned();
             return true;
         }
         let ends = ENDS
             .iter()
-            .filter_map(|end| self.held.find(end).map(|at| (at, end.len())));
+            .filter_map(|end| self.pending_text.find(end).map(|at| (at, end.len())));
         let end = ends.min();
         let sure = end.map_or_else(
-            || self.held.len() - partial_mark_length(&self.held, &ENDS),
+            || self.pending_text.len() - partial_mark_length(&self.pending_text, &ENDS),
             |it| it.0,
         );
-        let rest = self.held.split_off(sure + end.map_or(0, |it| it.1));
-        let content = std::mem::replace(&mut self.held, rest);
+        let rest = self.pending_text.split_off(sure + end.map_or(0, |it| it.1));
+        let content = std::mem::replace(&mut self.pending_text, rest);
         self.append_content(&content[..sure], read);
         if end.is_some() {
             self.part = Part::Header;
@@ -109,7 +109,7 @@ impl ChannelReader {
     /// object or nothing as its arguments; otherwise it becomes text.
     pub(super) fn finish(mut self, id: impl Fn(usize) -> String) -> (AnswerPiece, Vec<ToolCall>) {
         let mut read = AnswerPiece::default();
-        let held = std::mem::take(&mut self.held);
+        let held = std::mem::take(&mut self.pending_text);
         match self.part {
             // If a model writes no channels, all it writes is text.
             Part::Header if !held.contains(CHANNEL) && !held.contains(START) => read.text = held,

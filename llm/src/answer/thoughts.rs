@@ -22,27 +22,27 @@ enum ThoughtStage {
 /// Reads thoughts.
 #[derive(Clone, Debug)]
 pub(super) struct ThoughtReader {
-    place: ThoughtStage,
-    held: String,
+    stage: ThoughtStage,
+    pending_text: String,
 }
 
 impl ThoughtReader {
     /// Creates a reader. The prompt can have begun the thought, or ended it.
     pub(super) fn new(prompt: &str) -> Self {
         let prompt = prompt.trim_end();
-        let place = match (prompt.ends_with(BEGIN), prompt.ends_with(END)) {
+        let stage = match (prompt.ends_with(BEGIN), prompt.ends_with(END)) {
             (true, _) => ThoughtStage::ThoughtBegun,
             (false, true) => ThoughtStage::AfterThought,
             (false, false) => ThoughtStage::Beginning,
         };
         Self {
-            place,
-            held: String::new(),
+            stage,
+            pending_text: String::new(),
         }
     }
 
     pub(super) fn push(&mut self, piece: &str) -> AnswerPiece {
-        self.held.push_str(piece);
+        self.pending_text.push_str(piece);
         let mut read = AnswerPiece::default();
         while self.advance(&mut read) {}
         read
@@ -50,49 +50,50 @@ impl ThoughtReader {
 
     /// Reads on and returns whether the state changed.
     fn advance(&mut self, read: &mut AnswerPiece) -> bool {
-        let begun = self.held.trim_start();
-        match self.place {
+        let begun = self.pending_text.trim_start();
+        match self.stage {
             ThoughtStage::Beginning => {
                 if let Some(rest) = begun.strip_prefix(BEGIN) {
-                    self.held = rest.to_owned();
-                    self.place = ThoughtStage::ThoughtBegun;
+                    self.pending_text = rest.to_owned();
+                    self.stage = ThoughtStage::ThoughtBegun;
                     return true;
                 }
                 let is_text = !BEGIN.starts_with(begun);
                 if is_text {
-                    self.place = ThoughtStage::Text;
+                    self.stage = ThoughtStage::Text;
                 }
                 is_text
             }
             ThoughtStage::ThoughtBegun | ThoughtStage::AfterThought => {
-                self.held = begun.to_owned();
-                let is_begun = !self.held.is_empty();
+                self.pending_text = begun.to_owned();
+                let is_begun = !self.pending_text.is_empty();
                 if is_begun {
-                    self.place = match self.place {
+                    self.stage = match self.stage {
                         ThoughtStage::ThoughtBegun => ThoughtStage::Thought,
                         _ => ThoughtStage::Text,
                     };
                 }
                 is_begun
             }
-            ThoughtStage::Thought => match self.held.split_once(END) {
+            ThoughtStage::Thought => match self.pending_text.split_once(END) {
                 Some((thought, rest)) => {
                     read.thought.push_str(thought.trim_end());
-                    self.held = rest.to_owned();
-                    self.place = ThoughtStage::AfterThought;
+                    self.pending_text = rest.to_owned();
+                    self.stage = ThoughtStage::AfterThought;
                     true
                 }
                 None => {
-                    let sure = self.held.len() - partial_mark_length(&self.held, &[END]);
-                    let sure = self.held[..sure].trim_end().len();
-                    let rest = self.held.split_off(sure);
+                    let sure =
+                        self.pending_text.len() - partial_mark_length(&self.pending_text, &[END]);
+                    let sure = self.pending_text[..sure].trim_end().len();
+                    let rest = self.pending_text.split_off(sure);
                     read.thought
-                        .push_str(&std::mem::replace(&mut self.held, rest));
+                        .push_str(&std::mem::replace(&mut self.pending_text, rest));
                     false
                 }
             },
             ThoughtStage::Text => {
-                read.text.push_str(&std::mem::take(&mut self.held));
+                read.text.push_str(&std::mem::take(&mut self.pending_text));
                 false
             }
         }
@@ -101,12 +102,12 @@ impl ThoughtReader {
     /// Returns the text held back. A thought without an end mark is still a thought.
     pub(super) fn finish(self) -> AnswerPiece {
         let mut read = AnswerPiece::default();
-        match self.place {
+        match self.stage {
             ThoughtStage::ThoughtBegun | ThoughtStage::Thought => {
-                self.held.trim_end().clone_into(&mut read.thought);
+                self.pending_text.trim_end().clone_into(&mut read.thought);
             }
             ThoughtStage::Beginning | ThoughtStage::AfterThought | ThoughtStage::Text => {
-                read.text = self.held
+                read.text = self.pending_text
             }
         }
         read

@@ -32,7 +32,7 @@ const MONTHS: [&str; 12] = [
 const SHORT: usize = 3;
 
 /// A day of the calendar, and the second within it.
-struct Moment {
+struct CalendarTime {
     year: u64,
     /// Counted from 0.
     month: u64,
@@ -45,7 +45,7 @@ struct Moment {
     second: u64,
 }
 
-impl Moment {
+impl CalendarTime {
     /// Converts seconds of Unix time.
     fn from_unix_seconds(seconds: u64) -> Self {
         let (days, second) = (seconds / DAY_SECONDS, seconds % DAY_SECONDS);
@@ -87,7 +87,7 @@ fn month_days(year: u64, month: u64) -> u64 {
 /// Formats a time.
 pub(super) fn format_time(seconds: u64, format: &str) -> Result<String, Error> {
     // The loop counts years one by one, so this limit must bound the work for a wrong time.
-    let moment = Moment::from_unix_seconds(seconds.min(10_000 * 366 * DAY_SECONDS));
+    let moment = CalendarTime::from_unix_seconds(seconds.min(10_000 * 366 * DAY_SECONDS));
     let mut text = String::new();
     let mut letters = format.chars();
     while let Some(letter) = letters.next() {
@@ -102,7 +102,8 @@ pub(super) fn format_time(seconds: u64, format: &str) -> Result<String, Error> {
                 if is_bare {
                     code = letters.next().ok_or_else(wrong)?;
                 }
-                write_part(&mut text, &moment, code, is_bare.then_some(Bare)).ok_or_else(wrong)?;
+                write_part(&mut text, &moment, code, is_bare.then_some(NoPadding))
+                    .ok_or_else(wrong)?;
             }
             letter => text.push(letter),
         }
@@ -112,9 +113,14 @@ pub(super) fn format_time(seconds: u64, format: &str) -> Result<String, Error> {
 
 /// Formats a number without leading zeros.
 #[derive(Clone, Copy)]
-struct Bare;
+struct NoPadding;
 
-fn write_part(text: &mut String, moment: &Moment, code: char, bare: Option<Bare>) -> Option<()> {
+fn write_part(
+    text: &mut String,
+    moment: &CalendarTime,
+    code: char,
+    bare: Option<NoPadding>,
+) -> Option<()> {
     let (hour, minute) = (moment.second / 3600, moment.second / 60 % 60);
     let second = moment.second % 60;
     let half = match hour % 12 {
@@ -124,7 +130,7 @@ fn write_part(text: &mut String, moment: &Moment, code: char, bare: Option<Bare>
     let month = MONTHS[moment.month as usize];
     let weekday = WEEKDAYS[moment.weekday as usize];
     let mut number = |value: u64, width: usize| match bare {
-        Some(Bare) => write!(text, "{value}").ok(),
+        Some(NoPadding) => write!(text, "{value}").ok(),
         None => write!(text, "{value:0width$}").ok(),
     };
     match code {

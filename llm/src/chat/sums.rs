@@ -79,7 +79,7 @@ pub(super) fn counted_in(block: &str, is_statement: bool) -> String {
         true => word_end(code, first),
         false => 0,
     };
-    let Some(sums) = Sums::wrap_operands(&code[first..]) else {
+    let Some(sums) = SumScan::wrap_operands(&code[first..]) else {
         return block.to_owned();
     };
     format!("{}{sums}{}", &block[..begin + first], &block[end..])
@@ -87,7 +87,7 @@ pub(super) fn counted_in(block: &str, is_statement: bool) -> String {
 
 /// The sums between two brackets during the scan.
 #[derive(Default)]
-struct Sums {
+struct SumScan {
     /// Finished text.
     text: String,
     /// Earlier operands of this sum, each with the sign after it.
@@ -96,7 +96,7 @@ struct Sums {
     operand: String,
 }
 
-impl Sums {
+impl SumScan {
     /// Wraps the operands in the code. Returns none if the engine refuses the code for its depth.
     fn wrap_operands(code: &str) -> Option<String> {
         let (mut outer, mut sums, mut at) = (Vec::new(), Self::default(), 0);

@@ -40,9 +40,9 @@ struct ConfigFile {
     sliding_window_pattern: Option<usize>,
     layer_types: Option<Vec<String>>,
     query_pre_attn_scalar: Option<f64>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     attn_logit_softcapping: Option<Option<f32>>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     final_logit_softcapping: Option<Option<f32>>,
     use_bidirectional_attention: Option<bool>,
     #[serde(default)]
@@ -52,7 +52,9 @@ struct ConfigFile {
 }
 
 /// Deserialises a present value, which can be `null`: that differs from an absent one.
-fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<f32>>, D::Error> {
+fn deserialize_present<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Option<f32>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 

@@ -24,12 +24,13 @@ impl DecoderGraph<'_> {
         let name = |part: &str| format!("{base}.{part}");
         let [shares, chosen] = self.add_router(experts, base, from)?;
         let wide = [count, feed_forward, hidden];
-        let gate = self.routed(&name("experts.gate_proj"), wide, [from, &chosen])?;
+        let gate = self.add_routed_products(&name("experts.gate_proj"), wide, [from, &chosen])?;
         let open = self.nodes.add("Swish", &[&gate], &name("open"), &[]);
-        let up = self.routed(&name("experts.up_proj"), wide, [from, &chosen])?;
+        let up = self.add_routed_products(&name("experts.up_proj"), wide, [from, &chosen])?;
         let gated = self.nodes.add("Mul", &[&open, &up], &name("gated"), &[]);
         let narrow = [count, hidden, feed_forward];
-        let made = self.routed(&name("experts.down_proj"), narrow, [&gated, &chosen])?;
+        let made =
+            self.add_routed_products(&name("experts.down_proj"), narrow, [&gated, &chosen])?;
         let weighed = self
             .nodes
             .add("Mul", &[&made, &shares], &name("weighed"), &[]);
@@ -44,14 +45,14 @@ impl DecoderGraph<'_> {
     }
 
     /// Adds products with the matrices of these sizes that each row selected.
-    fn routed(
+    fn add_routed_products(
         &mut self,
         name: &str,
         sizes: [usize; 3],
         [from, chosen]: [&str; 2],
     ) -> Result<String, WeightError> {
         let stack = self.nodes.stack(&format!("{name}.weight"), sizes)?;
-        Ok(self.nodes.routed([from, &stack, chosen], name))
+        Ok(self.nodes.add_routed_products([from, &stack, chosen], name))
     }
 
     /// Adds the router: returns the weights of each row's experts, `[1, sequence, used, 1]`, and

@@ -16,7 +16,7 @@ use souk_onnx::{routing, states};
 use crate::weights::{BLOCK, Weight, WeightError, Weights};
 
 /// Settings of attention.
-pub(super) struct Look {
+pub(super) struct AttentionSettings {
     /// Positions that a token sees; `None` for all.
     pub window: Option<usize>,
     /// Factor of scores, if not the usual one.
@@ -32,7 +32,7 @@ pub(super) struct Nodes {
     contents: BTreeMap<ContentId, Bytes>,
     weights: Weights,
     /// The values of matrices already added, by name.
-    placed: BTreeMap<String, String>,
+    added_matrices: BTreeMap<String, String>,
 }
 
 impl Nodes {
@@ -42,7 +42,7 @@ impl Nodes {
             initializers: Vec::new(),
             contents: BTreeMap::new(),
             weights,
-            placed: BTreeMap::new(),
+            added_matrices: BTreeMap::new(),
         }
     }
 
@@ -123,7 +123,12 @@ impl Nodes {
     }
 
     /// Adds attention: the result of queries on the caches.
-    pub fn add_attention(&mut self, inputs: &[&str], name: &str, look: &Look) -> String {
+    pub fn add_attention(
+        &mut self,
+        inputs: &[&str],
+        name: &str,
+        look: &AttentionSettings,
+    ) -> String {
         let name = self.add("Attention", inputs, name, &[("is_causal", 1)]);
         let node = self.nodes.last_mut().expect("one was just added");
         if let Some(window) = look.window {
@@ -158,14 +163,18 @@ impl Nodes {
     /// Adds a product with a matrix whose rows are the result's columns.
     pub fn add_matrix_product(&mut self, from: &str, matrix: &str, name: &str) -> String {
         let turned = format!("{matrix}.turned");
-        if self.placed.insert(turned.clone(), turned.clone()).is_none() {
+        if self
+            .added_matrices
+            .insert(turned.clone(), turned.clone())
+            .is_none()
+        {
             self.transpose(matrix, &turned, &[1, 0]);
         }
         self.add("MatMul", &[from, &turned], name, &[])
     }
 
     /// Adds products with the matrices of a stack that each row selected.
-    pub fn routed(&mut self, inputs: [&str; 3], name: &str) -> String {
+    pub fn add_routed_products(&mut self, inputs: [&str; 3], name: &str) -> String {
         let name = self.add(routing::OPERATOR, &inputs, name, &[]);
         let node = self.nodes.last_mut().expect("one was just added");
         node.domain = Some(DOMAIN.to_owned());
@@ -225,7 +234,11 @@ impl Nodes {
     fn add_integers(&mut self, what: &str, numbers: &[i64]) -> String {
         let words: Vec<String> = numbers.iter().map(ToString::to_string).collect();
         let name = format!("{what}.{}", words.join("x"));
-        if self.placed.insert(name.clone(), name.clone()).is_none() {
+        if self
+            .added_matrices
+            .insert(name.clone(), name.clone())
+            .is_none()
+        {
             let tensor = Tensor::from_vec([numbers.len()], numbers.to_vec());
             let tensor = tensor.expect("as many as there are");
             self.initializers.push(tensor_to_proto(&*name, &tensor));

@@ -69,7 +69,7 @@ impl Step {
     #[must_use]
     pub fn after_it(&self) -> Option<Self> {
         let count = self.tokens.len().max(1);
-        let (sampling, position) = Sampling::of_numbers(&self.sampling).ok()?;
+        let (sampling, position) = Sampling::from_numbers(&self.sampling).ok()?;
         (self.rows == [count - 1] && self.logit_rows.is_empty()).then(|| Self {
             after: self.after + count,
             tokens: Vec::new(),

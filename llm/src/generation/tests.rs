@@ -36,7 +36,7 @@ impl Successor<'_> {
 /// What a step came to whose rows have these logits, as a decoder gives it.
 fn of_logits(inputs: &BTreeMap<String, Tensor>, logits: &[f32], vocabulary: usize) -> Outcome {
     let step = Step::of_inputs(inputs);
-    let (sampling, position) = Sampling::of_numbers(&step.sampling).unwrap();
+    let (sampling, position) = Sampling::from_numbers(&step.sampling).unwrap();
     let rows = logits.chunks_exact(vocabulary).zip(position..);
     let drawn = rows.map(|(row, at)| i64::from(sampling.draw_at(row, at).unwrap()));
     let drawn = Tensor::from_vec([1, step.rows.len()], drawn.collect()).unwrap();

@@ -25,7 +25,7 @@ pub(super) struct Escape {
     /// The mark as one token, which may have no bytes.
     token: Option<u32>,
     spellings: Arc<[Vec<u8>]>,
-    way: MarkProgress,
+    progress: MarkProgress,
 }
 
 impl Escape {
@@ -34,18 +34,18 @@ impl Escape {
             mark: mark.as_bytes().into(),
             token,
             spellings,
-            way: MarkProgress::Both(0),
+            progress: MarkProgress::Both(0),
         }
     }
 
     /// Returns whether the text may match the grammar.
     pub(super) fn holds_grammar(&self) -> bool {
-        matches!(self.way, MarkProgress::Both(_) | MarkProgress::Grammar)
+        matches!(self.progress, MarkProgress::Both(_) | MarkProgress::Grammar)
     }
 
     /// Returns whether any token is allowed.
     pub(super) fn is_free(&self) -> bool {
-        self.way == MarkProgress::Free
+        self.progress == MarkProgress::Free
     }
 
     /// Returns whether a token outside the grammar is allowed.
@@ -55,7 +55,7 @@ impl Escape {
 
     /// Returns how many bytes of the mark the text has after this token.
     fn mark_bytes_after(&self, token: u32) -> Option<usize> {
-        let at = match self.way {
+        let at = match self.progress {
             MarkProgress::Both(at) | MarkProgress::Mark(at) => at,
             MarkProgress::Grammar | MarkProgress::Free => return None,
         };
@@ -71,12 +71,12 @@ impl Escape {
     /// Continues with a token and returns whether the text may still begin with the mark.
     pub(super) fn push(&mut self, token: u32, is_of_grammar: bool) -> bool {
         let reached = self.mark_bytes_after(token);
-        self.way = match (reached, is_of_grammar) {
+        self.progress = match (reached, is_of_grammar) {
             (Some(at), false) if at >= self.mark.len() => MarkProgress::Free,
             (Some(at), false) => MarkProgress::Mark(at),
             (Some(at), true) if at < self.mark.len() => MarkProgress::Both(at),
             (_, true) => MarkProgress::Grammar,
-            (None, false) => self.way,
+            (None, false) => self.progress,
         };
         reached.is_some()
     }

@@ -42,15 +42,15 @@ const DERIVED: &str = "rotary_emb.inv_freq";
 /// One value or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Ids {
+enum OneOrMoreIds {
     One(u32),
     Several(Vec<u32>),
 }
 
 /// Tokens that end a text, as two files list them.
 #[derive(Deserialize)]
-struct Ends {
-    eos_token_id: Option<Ids>,
+struct EndTokenIds {
+    eos_token_id: Option<OneOrMoreIds>,
 }
 
 #[derive(Deserialize)]
@@ -144,10 +144,10 @@ fn json_if_there<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>,
 
 fn read_end_tokens(folder: &Path) -> Result<Vec<u32>, ModelError> {
     for file in ["generation_config.json", CONFIG] {
-        let said: Option<Ends> = json_if_there(&folder.join(file))?;
+        let said: Option<EndTokenIds> = json_if_there(&folder.join(file))?;
         match said.and_then(|said| said.eos_token_id) {
-            Some(Ids::One(id)) => return Ok(vec![id]),
-            Some(Ids::Several(ids)) => return Ok(ids),
+            Some(OneOrMoreIds::One(id)) => return Ok(vec![id]),
+            Some(OneOrMoreIds::Several(ids)) => return Ok(ids),
             None => {}
         }
     }

@@ -19,7 +19,7 @@ pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     /// Marks to keep in the text, although the tokeniser omits them.
     marks: Vec<u32>,
-    way: PieceDecoding<'a>,
+    decoding: PieceDecoding<'a>,
 }
 
 /// How tokens become text.
@@ -36,14 +36,14 @@ enum PieceDecoding<'a> {
     Window {
         tokens: Vec<String>,
         /// The text of the first of them.
-        told: String,
+        decoded_text: String,
     },
 }
 
 impl<'a> TextStream<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer, marks: Vec<u32>) -> Self {
         let spelling = tokenizer.0.get_decoder().map(Spelling::new);
-        let way = match spelling {
+        let decoding = match spelling {
             Some(Ok(Spelling::Bytes)) => PieceDecoding::Bytes(Vec::new()),
             Some(Ok(spelling)) => PieceDecoding::Pieces {
                 spelling,
@@ -52,13 +52,13 @@ impl<'a> TextStream<'a> {
             },
             None | Some(Err(_)) => PieceDecoding::Window {
                 tokens: Vec::new(),
-                told: String::new(),
+                decoded_text: String::new(),
             },
         };
         Self {
             tokenizer,
             marks,
-            way,
+            decoding,
         }
     }
 
@@ -67,10 +67,10 @@ impl<'a> TextStream<'a> {
     /// # Errors
     /// [`TokenError::Decode`].
     pub fn push(&mut self, token: u32) -> Result<String, TokenError> {
-        let Some(token) = self.tokenizer.told_token(token, &self.marks) else {
+        let Some(token) = self.tokenizer.visible_token(token, &self.marks) else {
             return Ok(String::new());
         };
-        match &mut self.way {
+        match &mut self.decoding {
             PieceDecoding::Bytes(held) => {
                 held.extend(Spelling::Bytes.token_bytes(token)?);
                 Ok(whole_characters(held))
@@ -93,14 +93,17 @@ impl<'a> TextStream<'a> {
                 text.push_str(&spelling.decode_text(vec![token], is_begun)?);
                 Ok(text)
             }
-            PieceDecoding::Window { tokens, told } => {
+            PieceDecoding::Window {
+                tokens,
+                decoded_text,
+            } => {
                 tokens.push(token.clone());
                 let text = decode_tokens(self.tokenizer, tokens.clone())?;
                 if text.ends_with(char::REPLACEMENT_CHARACTER) {
                     return Ok(String::new());
                 }
-                let new = new_suffix(told, &text).to_owned();
-                *told = decode_tokens(self.tokenizer, vec![token.clone()])?;
+                let new = new_suffix(decoded_text, &text).to_owned();
+                *decoded_text = decode_tokens(self.tokenizer, vec![token.clone()])?;
                 *tokens = vec![token];
                 Ok(new)
             }
@@ -112,16 +115,19 @@ impl<'a> TextStream<'a> {
     /// # Errors
     /// [`TokenError::Decode`].
     pub fn finish(self) -> Result<String, TokenError> {
-        match self.way {
+        match self.decoding {
             PieceDecoding::Bytes(held) => Ok(String::from_utf8_lossy(&held).into_owned()),
             PieceDecoding::Pieces {
                 spelling,
                 mut is_begun,
                 run,
             } => spelling.decode_text(run, &mut is_begun),
-            PieceDecoding::Window { tokens, told } => {
+            PieceDecoding::Window {
+                tokens,
+                decoded_text,
+            } => {
                 let text = decode_tokens(self.tokenizer, tokens)?;
-                Ok(new_suffix(&told, &text).to_owned())
+                Ok(new_suffix(&decoded_text, &text).to_owned())
             }
         }
     }
@@ -137,10 +143,10 @@ fn decode_tokens(tokenizer: &Tokenizer, tokens: Vec<String>) -> Result<String, T
 }
 
 /// Returns the part of a text after the given beginning, which it usually has.
-fn new_suffix<'a>(told: &str, text: &'a str) -> &'a str {
-    let mut letters = text.char_indices().zip(told.chars());
-    let differs = letters.find(|((_, letter), told)| letter != told);
-    let same = differs.map_or(told.len().min(text.len()), |((at, _), _)| at);
+fn new_suffix<'a>(known: &str, text: &'a str) -> &'a str {
+    let mut letters = text.char_indices().zip(known.chars());
+    let differs = letters.find(|((_, letter), known)| letter != known);
+    let same = differs.map_or(known.len().min(text.len()), |((at, _), _)| at);
     &text[same..]
 }
 

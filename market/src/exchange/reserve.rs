@@ -25,7 +25,7 @@ impl Exchange {
     ) -> Result<Acceptance, Refusal> {
         let lease = self.open_lease(id)?;
         must_be_buyer(lease, context)?;
-        check_begun(lease)?;
+        check_not_waiting(lease)?;
         let (is_new, buyer, provider) = (!lease.work_started, lease.buyer, lease.provider);
         self.drop_reserve(id);
         if is_new {
@@ -46,7 +46,7 @@ impl Exchange {
     ) -> Result<Acceptance, Refusal> {
         let lease = self.open_lease(id)?;
         must_be_provider(lease, context)?;
-        check_begun(lease)?;
+        check_not_waiting(lease)?;
         if let LeaseState::Due { until, reason, .. } = lease.state {
             return Ok(self.claim_idle(id, until, reason, context.events));
         }
@@ -109,8 +109,8 @@ impl Exchange {
     }
 }
 
-/// Checks that a lease has its device, or had it.
-fn check_begun(lease: &Lease) -> Result<(), Refusal> {
+/// Checks that a lease does not wait for its device: it has it, or had it.
+fn check_not_waiting(lease: &Lease) -> Result<(), Refusal> {
     match lease.state {
         LeaseState::Waiting { until, .. } => Err(Refusal::LeaseWaits {
             lease: lease.id,

@@ -134,7 +134,7 @@ fn check_settings(settings: &[Setting], rules: &Rules) -> Result<(), Refusal> {
     let mut changed = rules.clone();
     for setting in settings {
         if let Setting::Number { rule, .. } = setting
-            && !rule.may_change()
+            && !rule.is_changeable()
         {
             return Err(Refusal::RuleFixed {
                 rule: rule.name().to_owned(),

@@ -13,10 +13,10 @@ use crate::ids::AccountKey;
 const KNOWN_MAX: usize = 4_096;
 
 /// Each key has one entry, which holds the last key that used it.
-type Places = Vec<Option<(AccountKey, EdwardsPoint)>>;
+type CachedPoints = Vec<Option<(AccountKey, EdwardsPoint)>>;
 
 thread_local! {
-    static KNOWN: RefCell<Places> = const { RefCell::new(Vec::new()) };
+    static KNOWN: RefCell<CachedPoints> = const { RefCell::new(Vec::new()) };
 }
 
 /// Returns the key's point, or `None` if the key is no point or has small order.

@@ -25,7 +25,7 @@ pub struct Transit {
 
 /// A transfer's record in the bookkeeping.
 #[derive(Debug)]
-pub(super) struct Underway {
+pub(super) struct OngoingTransfer {
     handle: Handle,
     hop: Hop,
     bytes: u64,
@@ -91,7 +91,7 @@ impl Holdings {
         source.expect("what is moved lies there").moving += 1;
         self.transits += 1;
         let number = self.transits;
-        let known = Underway {
+        let known = OngoingTransfer {
             handle,
             hop,
             bytes,

@@ -6,7 +6,7 @@ const FADE: f64 = 0.95;
 
 /// The sums for a line through the observed transfers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Fit {
+pub(super) struct LineFit {
     weight: f64,
     bytes: f64,
     seconds: f64,
@@ -14,7 +14,7 @@ pub(super) struct Fit {
     product: f64,
 }
 
-impl Fit {
+impl LineFit {
     pub fn add(&mut self, bytes: f64, seconds: f64) {
         for (sum, value) in [
             (&mut self.weight, 1.0),

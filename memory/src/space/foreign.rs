@@ -97,7 +97,7 @@ impl<D: Clone> Space<D> {
     /// for which you must then wait.
     #[must_use = "a move that is not carried out holds up whoever waits for it"]
     pub fn take_move(&mut self) -> Option<Move<D>> {
-        self.begun.take()
+        self.begun_transfer.take()
     }
 
     /// Stores the transfer that a refused change began, unless there is no content to move.
@@ -110,9 +110,12 @@ impl<D: Clone> Space<D> {
             self.holdings.give_up(transit);
             return Err(SpaceError::Unwritten { handle, place });
         };
-        assert!(self.begun.is_none(), "a move is taken when it was begun");
+        assert!(
+            self.begun_transfer.is_none(),
+            "a move is taken when it was begun"
+        );
         let spill = self.spill.clone();
-        self.begun = Some(Move {
+        self.begun_transfer = Some(Move {
             spill: spill.filter(|_| transit.hop.to == Location::Disk),
             transit,
             content,

@@ -47,7 +47,7 @@ pub struct Contents {
     folder: PathBuf,
     /// Number of uploads: gives each draft a name of its own, so that two uploads of one content do
     /// not write to one file.
-    brought: AtomicU64,
+    upload_count: AtomicU64,
     /// A thread must hold this while it counts and removes files.
     counting: Mutex<()>,
 }
@@ -68,7 +68,7 @@ impl Contents {
         }
         Ok(Contents {
             folder,
-            brought: AtomicU64::new(0),
+            upload_count: AtomicU64::new(0),
             counting: Mutex::default(),
         })
     }
@@ -89,7 +89,7 @@ impl Contents {
     /// Fails if the body breaks off, does not match its name, is too long, or cannot be written.
     pub async fn store_upload(&self, id: ContentId, body: Body) -> Result<bool, Problem> {
         let is_new = self.content_length(&id).is_none();
-        let number = self.brought.fetch_add(1, Ordering::Relaxed);
+        let number = self.upload_count.fetch_add(1, Ordering::Relaxed);
         let draft = self.folder.join(format!("{id}-{number}.{PART}"));
         let came = match is_new {
             true => write(&draft, id, body).await,
@@ -199,7 +199,7 @@ async fn write(path: &Path, id: ContentId, body: Body) -> Result<(), Problem> {
         .await
         .map_err(Problem::unexpected_failure)?;
     let (mut hash, mut length) = (blake3::Hasher::new(), 0);
-    let mut syncing = Syncing::default();
+    let mut syncing = FileSync::default();
     let mut body = body.into_data_stream();
     while let Some(bytes) = next(&mut body).await? {
         length += bytes.len() as u64;
@@ -231,12 +231,12 @@ async fn write(path: &Path, id: ContentId, body: Body) -> Result<(), Problem> {
 
 /// Syncs a file to disk while the rest of it arrives.
 #[derive(Default)]
-struct Syncing {
+struct FileSync {
     synced: u64,
     task: Option<JoinHandle<io::Result<()>>>,
 }
 
-impl Syncing {
+impl FileSync {
     /// Starts a sync if the file, now of `length` bytes, has enough unsynced bytes.
     async fn sync_if_due(&mut self, file: &File, length: u64) -> io::Result<()> {
         let is_busy = self.task.as_ref().is_some_and(|task| !task.is_finished());

@@ -77,7 +77,7 @@ struct FollowerSlots {
 
 #[derive(Debug, Default)]
 struct Ring {
-    kept: VecDeque<Occurrence>,
+    events: VecDeque<Occurrence>,
     /// Number of the next event.
     next: u64,
 }
@@ -161,9 +161,9 @@ impl Hub {
             data: data.into(),
         };
         ring.next += 1;
-        ring.kept.push_back(happened.clone());
-        if ring.kept.len() > RING_MAX {
-            ring.kept.pop_front();
+        ring.events.push_back(happened.clone());
+        if ring.events.len() > RING_MAX {
+            ring.events.pop_front();
         }
         // This fails if there are no followers.
         let _ = self.follow.send(happened);
@@ -180,15 +180,18 @@ impl Hub {
                 coming,
             };
         };
-        let oldest = ring.kept.front().map_or(ring.next, |first| first.id.number);
+        let oldest = ring
+            .events
+            .front()
+            .map_or(ring.next, |first| first.id.number);
         // An unknown event is from an earlier process, or is too old.
         let is_known = last.number < ring.next
             && last.number + 1 >= oldest
             && ring
-                .kept
+                .events
                 .iter()
                 .all(|one| one.id.number != last.number || one.id == last);
-        let behind = ring.kept.iter().filter(|one| one.id.number > last.number);
+        let behind = ring.events.iter().filter(|one| one.id.number > last.number);
         Subscription {
             missed: is_known.then(|| behind.cloned().collect()),
             coming,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use souk_folder::clock::unix_ms;
 use souk_node::buyer::job::Job;
-use souk_node::buyer::job_files::{JobFiles, KeptPlan, TimedEvent};
+use souk_node::buyer::job_files::{JobFiles, SavedPlan, TimedEvent};
 use souk_node::buyer::journal::JobState;
 use souk_node::buyer::{
     Answer, JobEvent, JobResult, Journal, Quote, Requests, Submission, names, plan_json,
@@ -17,9 +17,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
-use crate::command::{self, Folder, Refusal, Request};
 use crate::job_body::JobBody;
-use crate::job_slots::JobPlace;
+use crate::job_folder::{self, JobFolder, Refusal, StoredRequest};
+use crate::job_slots::JobSlot;
 use crate::job_view;
 use crate::keys::{self, Purpose};
 use crate::output_view;
@@ -50,7 +50,7 @@ pub struct JobRequest {
 }
 
 /// The way in which a job begins.
-enum Begin {
+enum JobStart {
     /// A new job, under this plan.
     New(Box<Quote>, Journal, Value),
     /// A resumed job.
@@ -69,8 +69,8 @@ pub async fn submit_job(
     let body = serde_json::to_vec(asked).map_err(Problem::unexpected_failure)?;
     let body_hash = blake3::hash(&body).to_string();
     let id = keys::id(state.buyer.account(), Purpose::Job, key);
-    let name = command::name(id);
-    let folder = Folder::new(&state.jobs_folder(), &name);
+    let name = job_folder::job_name(id);
+    let folder = JobFolder::new(&state.jobs_folder(), &name);
     if let Some(found) = folder.read_request() {
         found.to_used_key().check_repeat(key, &body_hash)?;
         return Ok(name);
@@ -90,7 +90,7 @@ pub async fn submit_job(
             "give each job a key of its own",
         ));
     }
-    let request = Request {
+    let request = StoredRequest {
         key: key.to_owned(),
         body_hash,
         job: asked_job(state, asked)?,
@@ -140,19 +140,19 @@ fn asked_job(state: &State, asked: &JobRequest) -> Result<JobBody, Problem> {
 /// Returns the start of a new job, and stores its plan.
 fn new(
     state: &State,
-    folder: &Folder,
-    request: &Request,
+    folder: &JobFolder,
+    request: &StoredRequest,
     job: &Job,
     quote: Quote,
     journal: Journal,
-) -> Begin {
+) -> JobStart {
     let kept = JobFiles::new(&state.jobs_folder(), journal.name());
-    kept.keep_plan(&KeptPlan {
+    kept.keep_plan(&SavedPlan {
         plan: plan_json::to_json(&quote),
         text: vec![format!("plan {}", quote.hash())],
         names: names::provider_names(&quote.listings),
     });
-    Begin::New(
+    JobStart::New(
         Box::new(quote),
         journal,
         folder.submit_arguments(request, job),
@@ -164,7 +164,7 @@ fn new(
 /// # Errors
 /// Fails if the job is done, runs elsewhere, or did not come through a gateway.
 pub fn resume_job(state: &SharedState, name: &str) -> Result<(), Problem> {
-    let folder = Folder::new(&state.jobs_folder(), name);
+    let folder = JobFolder::new(&state.jobs_folder(), name);
     let record = Journal::read(&state.jobs_folder(), name)?;
     if record.is_session() {
         let detail = format!("job {name} is a session of a language model");
@@ -188,7 +188,7 @@ pub fn resume_job(state: &SharedState, name: &str) -> Result<(), Problem> {
     let (job, _) = folder.load_job(&request)?;
     let journal = Journal::open_by_name(&state.jobs_folder(), name)?;
     JobFiles::new(&state.jobs_folder(), name).clear_cancel_request();
-    start_job(state, place, job, Begin::Again(journal));
+    start_job(state, place, job, JobStart::Again(journal));
     Ok(())
 }
 
@@ -202,7 +202,7 @@ pub async fn recover_jobs(state: SharedState) {
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
     for name in names {
-        let folder = Folder::new(&state.jobs_folder(), &name);
+        let folder = JobFolder::new(&state.jobs_folder(), &name);
         let Some(request) = folder
             .read_request()
             .filter(|_| folder.read_refusal().is_none())
@@ -238,11 +238,11 @@ pub async fn recover_jobs(state: SharedState) {
 /// Begins an accepted job whose process died before it bought anything.
 async fn restart_job(
     state: &SharedState,
-    folder: &Folder,
-    request: &Request,
+    folder: &JobFolder,
+    request: &StoredRequest,
 ) -> Result<(), Problem> {
     let id = keys::id(state.buyer.account(), Purpose::Job, &request.key);
-    let place = state.running.reserve_place(&command::name(id))?;
+    let place = state.running.reserve_place(&job_folder::job_name(id))?;
     let begun = async {
         let (job, _) = folder.load_job(request)?;
         let quote = state.buyer.quote_job(&job).await?;
@@ -262,7 +262,7 @@ async fn restart_job(
 }
 
 /// Runs a job in its own task.
-fn start_job(state: &SharedState, place: JobPlace, job: Job, begin: Begin) {
+fn start_job(state: &SharedState, place: JobSlot, job: Job, begin: JobStart) {
     let state = state.clone();
     tokio::spawn(async move {
         let began = Instant::now();
@@ -281,16 +281,16 @@ fn tell_state(state: &State, name: &str) {
     }
 }
 
-async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
+async fn run(state: &SharedState, place: &JobSlot, job: Job, begin: JobStart) {
     let name = &place.name;
-    let folder = Folder::new(&state.jobs_folder(), name);
+    let folder = JobFolder::new(&state.jobs_folder(), name);
     let kept = JobFiles::new(&state.jobs_folder(), name);
     let (give, inputs) = mpsc::channel(1);
     let (answers, answered) = mpsc::channel(1);
     let (progress, told) = mpsc::channel(PROGRESS_MAX);
     let is_answered = match &begin {
-        Begin::New(..) => false,
-        Begin::Again(journal) => folder.has_answer(&job, &journal.fold_past()),
+        JobStart::New(..) => false,
+        JobStart::Again(journal) => folder.has_answer(&job, &journal.fold_past()),
     };
     if !is_answered {
         // The channel is new and has room.
@@ -310,18 +310,18 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
     };
     let running = async {
         match begin {
-            Begin::New(quote, journal, command) => {
+            JobStart::New(quote, journal, command) => {
                 let journal = Some((journal, &command));
                 state
                     .buyer
                     .submit_job(&job, *quote, journal, submission)
                     .await
             }
-            Begin::Again(journal) => {
-                let given: BTreeSet<_> = job.inputs.values().map(Tensor::id).collect();
+            JobStart::Again(journal) => {
+                let inputs: BTreeSet<_> = job.inputs.values().map(Tensor::id).collect();
                 state
                     .buyer
-                    .resume_job(&job, journal, (&given, 1), submission)
+                    .resume_job(&job, journal, (&inputs, 1), submission)
                     .await
             }
         }
@@ -354,7 +354,7 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
 /// Writes the answer; if the write fails, cancels the job.
 async fn store_answers(
     state: &SharedState,
-    folder: &Folder,
+    folder: &JobFolder,
     mut answered: mpsc::Receiver<Answer>,
     cancel: &Notify,
 ) {
@@ -372,7 +372,7 @@ async fn store_answers(
 /// Writes outputs and describes them at the same time: one waits for the disk, the other hashes.
 async fn write(
     state: &SharedState,
-    folder: &Folder,
+    folder: &JobFolder,
     outputs: BTreeMap<String, Tensor>,
 ) -> Result<(), Problem> {
     let (to, written) = (folder.clone(), outputs.clone());
@@ -410,7 +410,7 @@ async fn publish_events(
 }
 
 /// Stores the timeline and the receipts, whether or not the job succeeded.
-fn store_result(folder: &Folder, kept: &JobFiles, done: &JobResult) {
+fn store_result(folder: &JobFolder, kept: &JobFiles, done: &JobResult) {
     kept.keep_timeline(&done.timeline);
     for receipt in &done.receipts {
         let path = folder

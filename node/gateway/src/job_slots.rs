@@ -10,20 +10,20 @@ use crate::problem::{Code, Problem};
 
 /// The jobs that this process runs, by name, each with its stop signal.
 #[derive(Debug, Default)]
-pub struct Running {
+pub struct RunningJobs {
     jobs: Mutex<BTreeMap<String, Arc<Notify>>>,
 }
 
 /// A job's place among the running jobs; dropping it releases the place.
-pub struct JobPlace {
-    running: Arc<Running>,
+pub struct JobSlot {
+    running: Arc<RunningJobs>,
     /// The job's name.
     pub name: String,
     /// The signal that stops the job.
     pub cancel: Arc<Notify>,
 }
 
-impl Running {
+impl RunningJobs {
     /// Returns the number of running jobs.
     pub fn job_count(&self) -> usize {
         self.jobs
@@ -49,7 +49,7 @@ impl Running {
     ///
     /// # Errors
     /// Fails if the job already runs.
-    pub fn reserve_place(self: &Arc<Self>, name: &str) -> Result<JobPlace, Problem> {
+    pub fn reserve_place(self: &Arc<Self>, name: &str) -> Result<JobSlot, Problem> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.contains_key(name) {
             let detail = format!("{name} is being worked on");
@@ -57,7 +57,7 @@ impl Running {
         }
         let cancel = Arc::<Notify>::default();
         jobs.insert(name.to_owned(), cancel.clone());
-        Ok(JobPlace {
+        Ok(JobSlot {
             running: self.clone(),
             name: name.to_owned(),
             cancel,
@@ -65,7 +65,7 @@ impl Running {
     }
 }
 
-impl Drop for JobPlace {
+impl Drop for JobSlot {
     fn drop(&mut self) {
         let mut jobs = self
             .running

@@ -10,7 +10,7 @@ use souk_node::buyer::journal::{JobState, Record};
 use souk_node::buyer::names;
 use utoipa::ToSchema;
 
-use crate::command::{Folder, Request};
+use crate::job_folder::{JobFolder, StoredRequest};
 use crate::output_view::OutputView;
 use crate::problem::Problem;
 use crate::state::State;
@@ -81,7 +81,7 @@ pub struct JobDetail {
 /// # Errors
 /// Fails if the job does not exist.
 pub fn find_job(state: &State, name: &str) -> Result<JobView, Problem> {
-    let folder = Folder::new(&state.jobs_folder(), name);
+    let folder = JobFolder::new(&state.jobs_folder(), name);
     match (
         Journal::read(&state.jobs_folder(), name),
         folder.read_request(),
@@ -107,7 +107,7 @@ pub fn full_name(state: &State, begins: &str) -> Result<String, Problem> {
     if !is_plain {
         return Err(unknown());
     }
-    if Folder::new(&state.jobs_folder(), begins)
+    if JobFolder::new(&state.jobs_folder(), begins)
         .read_request()
         .is_some()
     {
@@ -131,7 +131,7 @@ pub fn all_jobs(state: &State) -> Vec<JobView> {
         .collect()
 }
 
-fn of_record(state: &State, record: &Record, request: Option<Request>) -> JobView {
+fn of_record(state: &State, record: &Record, request: Option<StoredRequest>) -> JobView {
     let name = &record.name;
     let (standing, reason, cause) = match &record.state {
         JobState::Done => (Standing::Done, None, None),
@@ -169,7 +169,12 @@ fn of_record(state: &State, record: &Record, request: Option<Request>) -> JobVie
 }
 
 /// Describes a job that has bought nothing yet.
-fn describe_accepted(state: &State, name: &str, folder: &Folder, request: &Request) -> JobView {
+fn describe_accepted(
+    state: &State,
+    name: &str,
+    folder: &JobFolder,
+    request: &StoredRequest,
+) -> JobView {
     let refused = folder.read_refusal();
     let standing = match refused {
         Some(_) => Standing::Refused,
@@ -223,5 +228,5 @@ pub async fn job_detail(state: &State, name: &str) -> Result<JobDetail, Problem>
 pub fn job_outputs(state: &State, name: &str) -> Vec<OutputView> {
     state
         .outputs
-        .outputs_for_job(&Folder::new(&state.jobs_folder(), name))
+        .outputs_for_job(&JobFolder::new(&state.jobs_folder(), name))
 }

@@ -115,17 +115,17 @@ struct LinkView {
 
 /// Recently seen providers: a provider whose devices are all leased is not in the book.
 #[derive(Debug, Default)]
-pub struct Sightings(Mutex<BTreeMap<AccountKey, Sighting>>);
+pub struct Sightings(Mutex<BTreeMap<AccountKey, AskSnapshot>>);
 
 #[derive(Clone, Debug)]
-struct Sighting {
+struct AskSnapshot {
     asks: Vec<Listing>,
     at_ms: u64,
 }
 
 impl Sightings {
     /// Returns the providers of the book and those of the last minutes, the cheapest first.
-    fn with(&self, book: &[Listing], now_ms: u64) -> Vec<(AccountKey, Sighting)> {
+    fn with(&self, book: &[Listing], now_ms: u64) -> Vec<(AccountKey, AskSnapshot)> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut asks = BTreeMap::<AccountKey, Vec<Listing>>::new();
         for ask in book {
@@ -134,11 +134,11 @@ impl Sightings {
         let at_ms = now_ms;
         seen.extend(
             asks.into_iter()
-                .map(|(key, asks)| (key, Sighting { asks, at_ms })),
+                .map(|(key, asks)| (key, AskSnapshot { asks, at_ms })),
         );
         seen.retain(|_, sighting| now_ms.saturating_sub(sighting.at_ms) < SEEN_MS);
         let mut all: Vec<_> = seen.iter().map(|(key, it)| (*key, it.clone())).collect();
-        let least = |it: &Sighting| it.asks.iter().map(|ask| ask.price).min();
+        let least = |it: &AskSnapshot| it.asks.iter().map(|ask| ask.price).min();
         all.sort_by_key(|(key, it)| (least(it), *key));
         while seen.len() > SEEN_MAX
             && let Some(oldest) = seen
@@ -273,7 +273,7 @@ fn validator_node(member: &Member, asked: &[ValidatorReply]) -> NodeView {
 #[expect(clippy::cast_precision_loss, reason = "an age is not exact")]
 fn provider_node(
     key: AccountKey,
-    sighting: &Sighting,
+    sighting: &AskSnapshot,
     known: Option<&Account>,
     now_ms: u64,
 ) -> NodeView {

@@ -11,7 +11,7 @@ use souk_node::buyer::value_labels::Meaning;
 use souk_node::memory::Tensor;
 use utoipa::ToSchema;
 
-use crate::command::Folder;
+use crate::job_folder::JobFolder;
 
 /// An output.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -38,7 +38,7 @@ impl OutputCache {
     const JOBS_MAX: usize = 256;
 
     /// Returns the outputs of a job.
-    pub fn outputs_for_job(&self, folder: &Folder) -> Vec<OutputView> {
+    pub fn outputs_for_job(&self, folder: &JobFolder) -> Vec<OutputView> {
         let path = folder.outputs_file();
         let written = path.metadata().and_then(|file| file.modified());
         let Ok(written) = written else {
@@ -59,7 +59,7 @@ impl OutputCache {
     }
 
     /// Stores the description of outputs, which must be in their file already.
-    pub fn store_views(&self, folder: &Folder, views: Vec<OutputView>) {
+    pub fn store_views(&self, folder: &JobFolder, views: Vec<OutputView>) {
         let path = folder.outputs_file();
         let Ok(written) = path.metadata().and_then(|file| file.modified()) else {
             return;
@@ -73,7 +73,7 @@ impl OutputCache {
 }
 
 /// Describes outputs; this hashes each of them.
-pub fn describe_outputs(folder: &Folder, outputs: &BTreeMap<String, Tensor>) -> Vec<OutputView> {
+pub fn describe_outputs(folder: &JobFolder, outputs: &BTreeMap<String, Tensor>) -> Vec<OutputView> {
     let legend = folder.read_legend().unwrap_or_default();
     let view = |(name, tensor): (&String, &Tensor)| OutputView {
         meaning: legend.output_kind(name),
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn outputs_described_while_they_were_written_are_not_read_for_that_again() {
         let jobs = tempfile::tempdir().unwrap();
-        let folder = Folder::new(jobs.path(), "job");
+        let folder = JobFolder::new(jobs.path(), "job");
         let tensor = Tensor::from_vec([2, 2], vec![1.0f32, 2.0, 3.0, 4.0]).unwrap();
         let outputs = BTreeMap::from([("y".to_owned(), tensor)]);
         folder.write_outputs(&outputs).unwrap();

@@ -9,7 +9,7 @@ use souk_node::buyer::pinned_plan::{PLANS_FOLDER, PinnedPlan};
 use souk_node::buyer::{Quote, plan_json};
 
 use crate::job_body::JobBody;
-use crate::plans::MadePlan;
+use crate::plans::StoredPlan;
 use crate::problem::Problem;
 use crate::state::State;
 
@@ -25,7 +25,7 @@ pub async fn plan_job(state: &State, body: JobBody) -> Result<Value, Problem> {
     let alternatives = quote.find_alternatives(&job.limits)?;
     let plan = plan_json::with_choice(&quote, &job.limits, &alternatives);
     to_shown_plan(state, &job, &quote)?.save_plan(&state.folder.join(PLANS_FOLDER))?;
-    let made = MadePlan {
+    let made = StoredPlan {
         body,
         plan: plan.clone(),
     };

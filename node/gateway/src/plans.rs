@@ -13,7 +13,7 @@ const PLANS_MAX: usize = 256;
 
 /// A plan with its request.
 #[derive(Clone, Debug)]
-pub struct MadePlan {
+pub struct StoredPlan {
     /// The job that was planned.
     pub body: JobBody,
     /// The plan as JSON.
@@ -23,19 +23,19 @@ pub struct MadePlan {
 /// The latest plans, by hash.
 #[derive(Debug, Default)]
 pub struct Plans {
-    made: Mutex<(BTreeMap<String, MadePlan>, VecDeque<String>)>,
+    plans: Mutex<(BTreeMap<String, StoredPlan>, VecDeque<String>)>,
 }
 
 impl Plans {
     /// Returns the plan of this hash if the gateway still remembers it.
-    pub fn get(&self, hash: &str) -> Option<MadePlan> {
-        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn get(&self, hash: &str) -> Option<StoredPlan> {
+        let made = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         made.0.get(hash).cloned()
     }
 
     /// Remembers a plan, and forgets the oldest if there are too many.
-    pub fn add_plan(&self, hash: String, plan: MadePlan) {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn add_plan(&self, hash: String, plan: StoredPlan) {
+        let mut made = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, order) = &mut *made;
         if all.insert(hash.clone(), plan).is_none() {
             order.push_back(hash);

@@ -17,7 +17,7 @@ use crate::access::Access;
 use crate::contents::Contents;
 use crate::figures::Figures;
 use crate::hub::Hub;
-use crate::job_slots::Running;
+use crate::job_slots::RunningJobs;
 use crate::keys::Keys;
 use crate::network_view::{self, MapView, Sightings};
 use crate::output_view::OutputCache;
@@ -54,11 +54,11 @@ pub struct State {
     /// Recently used idempotency keys.
     pub keys: Keys,
     /// Orders that the gateway is placing, by the ids of their keys.
-    pub placing: Arc<Running>,
+    pub placing: Arc<RunningJobs>,
     /// A request must hold this while it searches for the fate of an order.
     pub finding: Mutex<()>,
     /// Jobs that this process runs.
-    pub running: Arc<Running>,
+    pub running: Arc<RunningJobs>,
     /// The events for followers.
     pub hub: Hub,
     /// Metrics of durations.

@@ -35,14 +35,14 @@ pub struct ChoiceEvents {
 }
 
 /// The fields that all parts of an answer share.
-pub struct Shape {
+pub struct AnswerFields {
     kind: AnswerKind,
     id: String,
     created: u64,
     model: String,
 }
 
-impl Shape {
+impl AnswerFields {
     /// Creates the fields for an answer of a model.
     pub fn new(kind: AnswerKind, model: &str) -> Self {
         let prefix = match kind {
@@ -126,7 +126,10 @@ impl Usage {
 }
 
 /// Returns the whole answer once all its choices are complete.
-pub async fn collect_answer(shape: Shape, choices: Vec<ChoiceEvents>) -> Result<Response, Refusal> {
+pub async fn collect_answer(
+    shape: AnswerFields,
+    choices: Vec<ChoiceEvents>,
+) -> Result<Response, Refusal> {
     let (mut told, mut usage) = (Vec::with_capacity(choices.len()), Usage::default());
     for ChoiceEvents { choice, mut events } in choices {
         let written = loop {
@@ -145,7 +148,7 @@ pub async fn collect_answer(shape: Shape, choices: Vec<ChoiceEvents>) -> Result<
 
 /// The state of a streamed answer.
 struct AnswerStream {
-    shape: Shape,
+    shape: AnswerFields,
     choices: Vec<Choice>,
     usage: Usage,
     has_usage: bool,
@@ -205,7 +208,7 @@ impl AnswerStream {
 /// Streams the answer as its events arrive. If it fails before the first piece, returns that
 /// refusal.
 pub async fn stream_answer(
-    shape: Shape,
+    shape: AnswerFields,
     choices: Vec<ChoiceEvents>,
     has_usage: bool,
 ) -> Result<Response, Refusal> {

@@ -11,11 +11,11 @@ use crate::api_request::{ApiRequest, Input, REASONING_EFFORT};
 use crate::choice::{ChatChoice, Choice};
 use crate::refusal::Refusal;
 use crate::request_queue::CompletionRequest;
-use crate::tool_calls::Calling;
+use crate::tool_calls::AllowedToolCalls;
 use souk_texts::{PromptLogprobs, TextModel};
 
 /// A prompt as tokens.
-struct ReadPrompt {
+struct EncodedPrompt {
     tokens: Vec<u32>,
     /// The text, for a conversation or an echoed prompt.
     text: String,
@@ -27,7 +27,7 @@ struct ReadPrompt {
 pub fn prepare_completions(
     text_model: &TextModel,
     request: &ApiRequest,
-    calls: Option<&Calling<'_>>,
+    calls: Option<&AllowedToolCalls<'_>>,
     grammar: Option<Grammar>,
 ) -> Result<Vec<(CompletionRequest, Choice)>, Refusal> {
     check_bias(text_model, &request.sampling)?;
@@ -66,8 +66,8 @@ pub fn prepare_completions(
 fn with_choice(
     text_model: &TextModel,
     request: &ApiRequest,
-    calls: Option<&Calling<'_>>,
-    prompt: &ReadPrompt,
+    calls: Option<&AllowedToolCalls<'_>>,
+    prompt: &EncodedPrompt,
     index: usize,
     mut completion: CompletionRequest,
 ) -> Result<(CompletionRequest, Choice), Refusal> {
@@ -83,14 +83,14 @@ fn with_choice(
     let call_form = calls.map(|calls| calls.form);
     completion.marks = form.marks_to_keep(call_form);
     let tools = calls.map(|calls| (calls.form, calls.tools()));
-    let opening = calls.map_or(Ok(String::new()), Calling::answer_opening)?;
+    let opening = calls.map_or(Ok(String::new()), AllowedToolCalls::answer_opening)?;
     let before = prompt.text.strip_suffix(&opening).unwrap_or(&prompt.text);
     let mut reader = AnswerReader::new(form, before, tools);
     reader.push(&opening);
     let chat = ChatChoice {
         reader,
         calls: call_form,
-        calls_max: calls.map_or(0, Calling::calls_max),
+        calls_max: calls.map_or(0, AllowedToolCalls::calls_max),
     };
     Ok((
         completion,
@@ -98,7 +98,10 @@ fn with_choice(
     ))
 }
 
-fn source<'a>(text_model: &'a TextModel, calls: Option<&Calling<'_>>) -> Result<&'a str, Refusal> {
+fn source<'a>(
+    text_model: &'a TextModel,
+    calls: Option<&AllowedToolCalls<'_>>,
+) -> Result<&'a str, Refusal> {
     let template = text_model.chat_template()?;
     Ok(match calls {
         Some(_) => template.source_with_tools(),
@@ -111,12 +114,12 @@ fn tokenize_prompt(
     text_model: &TextModel,
     request: &ApiRequest,
     input: &Input,
-    calls: Option<&Calling<'_>>,
-) -> Result<ReadPrompt, Refusal> {
+    calls: Option<&AllowedToolCalls<'_>>,
+) -> Result<EncodedPrompt, Refusal> {
     let at = |field| move |failure| Refusal::from(failure).with_field(field);
     match input {
         Input::Messages(messages) => read_conversation(text_model, request, messages, calls),
-        Input::Text(text) => Ok(ReadPrompt {
+        Input::Text(text) => Ok(EncodedPrompt {
             tokens: text_model.encode_text(text).map_err(at("prompt"))?,
             text: text.clone(),
             field: "prompt",
@@ -130,7 +133,7 @@ fn tokenize_prompt(
             let pieces = tokens.iter().map(|token| stream.push(*token));
             let mut text = pieces.collect::<Result<String, _>>().map_err(refused)?;
             text.push_str(&stream.finish().map_err(refused)?);
-            Ok(ReadPrompt {
+            Ok(EncodedPrompt {
                 tokens: tokens.clone(),
                 text,
                 field: "prompt",
@@ -143,8 +146,8 @@ fn read_conversation(
     text_model: &TextModel,
     request: &ApiRequest,
     messages: &[Message],
-    calls: Option<&Calling<'_>>,
-) -> Result<ReadPrompt, Refusal> {
+    calls: Option<&AllowedToolCalls<'_>>,
+) -> Result<EncodedPrompt, Refusal> {
     let values = &request.template_values;
     let knows_effort = source(text_model, calls)?.contains(REASONING_EFFORT);
     if values.contains_key(REASONING_EFFORT) && !knows_effort {
@@ -154,7 +157,7 @@ fn read_conversation(
     let mut text = text_model
         .render_conversation(&Conversation {
             messages,
-            tools: calls.map_or(&[], Calling::tools),
+            tools: calls.map_or(&[], AllowedToolCalls::tools),
             documents: &request.documents,
             values: Some(values),
             now: 0,
@@ -163,7 +166,7 @@ fn read_conversation(
     if let Some(calls) = calls {
         text.push_str(&calls.answer_opening()?);
     }
-    Ok(ReadPrompt {
+    Ok(EncodedPrompt {
         tokens: text_model.encode(&text, Marks::Own).map_err(field)?,
         text,
         field: "messages",
@@ -172,7 +175,7 @@ fn read_conversation(
 
 /// Returns the positions that a prompt leaves for an answer. It must not be empty, and must leave
 /// at least one.
-fn remaining_context(text_model: &TextModel, prompt: &ReadPrompt) -> Result<usize, Refusal> {
+fn remaining_context(text_model: &TextModel, prompt: &EncodedPrompt) -> Result<usize, Refusal> {
     let length = prompt.tokens.len();
     if length == 0 {
         return Err(Refusal::invalid_field(prompt.field, "the prompt is empty"));

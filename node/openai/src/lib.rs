@@ -36,7 +36,7 @@ use souk_texts::{TextEngine, TextModel};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use answer::{AnswerKind, ChoiceEvents, Shape};
+use answer::{AnswerFields, AnswerKind, ChoiceEvents};
 use api_request::ApiRequest;
 use completions::prepare_completions;
 use embeddings::EmbeddingApiRequest;
@@ -246,7 +246,7 @@ async fn answer_completions(
         .reserve_entries(request.inputs.len() * request.choices)?;
     let calls = request.tools.as_ref();
     let calls = calls
-        .map(|wanted| tool_calls::Calling::new(text_model, wanted))
+        .map(|wanted| tool_calls::AllowedToolCalls::new(text_model, wanted))
         .transpose()?;
     let grammar = match WantedForm::from_request(&request, calls.as_ref())? {
         Some(wanted) => Some(build_grammar(model, &wanted).await?),
@@ -262,7 +262,7 @@ async fn answer_completions(
             .accept_request(&mut places, QueuedRequest::Text(Box::new(completion)))?;
         choices.push(ChoiceEvents { choice, events });
     }
-    let shape = Shape::new(kind, &request.model);
+    let shape = AnswerFields::new(kind, &request.model);
     match request.is_streamed {
         true => answer::stream_answer(shape, choices, request.has_usage).await,
         false => answer::collect_answer(shape, choices).await,

@@ -21,7 +21,7 @@ use souk_roles::tokens::counting::TokenPrice;
 use souk_roles::tokens::tab::TabFailure;
 use souk_roles::tokens::text::{AnswerText, Finish, Message, Role, TextRequest};
 
-use crate::answer::{AnswerKind, DONE, Shape};
+use crate::answer::{AnswerFields, AnswerKind, DONE};
 use crate::api_request::{ApiRequest, Input};
 use crate::refusal::Refusal;
 use crate::{AccessPolicy, JsonBody, check_request, unknown_path, wrong_method};
@@ -123,10 +123,10 @@ async fn answer_chat(State(texts): RouterState, body: JsonBody) -> Result<Respon
     let request = to_text_request(&api)?;
     let events = texts.ask(&api.model, &request).await?;
     let provider = events.provider.to_string();
-    let shape = Shape::new(AnswerKind::Chat, &api.model);
+    let fields = AnswerFields::new(AnswerKind::Chat, &api.model);
     let mut response = match api.is_streamed {
-        true => stream_answer(shape, events, api.has_usage).into_response(),
-        false => collect_answer(&shape, events).await?.into_response(),
+        true => stream_answer(fields, events, api.has_usage).into_response(),
+        false => collect_answer(&fields, events).await?.into_response(),
     };
     if let Ok(value) = HeaderValue::from_str(&provider) {
         response.headers_mut().insert(PROVIDER_HEADER, value);
@@ -208,7 +208,10 @@ fn to_usage(done: &FinishedText) -> Value {
     })
 }
 
-async fn collect_answer(shape: &Shape, events: AnswerEvents) -> Result<Json<Value>, Refusal> {
+async fn collect_answer(
+    fields: &AnswerFields,
+    events: AnswerEvents,
+) -> Result<Json<Value>, Refusal> {
     let done = events.collect().await.map_err(to_refusal)?;
     let reason = finish_reason(done.answer.finish).ok_or_else(interrupted)?;
     let AnswerText { reasoning, content } = &done.answer.text;
@@ -219,19 +222,19 @@ async fn collect_answer(shape: &Shape, events: AnswerEvents) -> Result<Json<Valu
     let choice = json!({
         "index": 0, "message": message, "finish_reason": reason, "logprobs": null,
     });
-    Ok(Json(shape.format_chat(json!([choice]), to_usage(&done))))
+    Ok(Json(fields.format_chat(json!([choice]), to_usage(&done))))
 }
 
 fn stream_answer(
-    shape: Shape,
+    fields: AnswerFields,
     events: AnswerEvents,
     has_usage: bool,
 ) -> Sse<impl Stream<Item = Result<sse::Event, Infallible>>> {
-    let part = |shape: &Shape, delta: Value, reason: Option<&str>| {
+    let part = |fields: &AnswerFields, delta: Value, reason: Option<&str>| {
         let choice = json!({ "index": 0, "delta": delta, "finish_reason": reason });
-        shape.format_part(json!([choice]))
+        fields.format_part(json!([choice]))
     };
-    let first = part(&shape, json!({ "role": "assistant", "content": "" }), None);
+    let first = part(&fields, json!({ "role": "assistant", "content": "" }), None);
     let rest = stream::unfold(Some(events), |events| async {
         let mut events = events?;
         let event = events.next().await;
@@ -246,16 +249,16 @@ fn stream_answer(
                 if !reasoning.is_empty() {
                     delta["reasoning_content"] = json!(reasoning);
                 }
-                vec![part(&shape, delta, None)]
+                vec![part(&fields, delta, None)]
             }
             // A client can do nothing with the rest.
             TextEvent::Failed(failure) => vec![to_refusal(failure).to_object().to_string()],
             TextEvent::Done(done) => match finish_reason(done.answer.finish) {
                 None => vec![interrupted().to_object().to_string()],
                 Some(reason) => {
-                    let mut parts = vec![part(&shape, json!({}), Some(reason))];
+                    let mut parts = vec![part(&fields, json!({}), Some(reason))];
                     if has_usage {
-                        parts.push(shape.format_usage(to_usage(&done)));
+                        parts.push(fields.format_usage(to_usage(&done)));
                     }
                     parts.push(DONE.to_owned());
                     parts

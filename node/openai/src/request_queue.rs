@@ -206,12 +206,12 @@ impl Worker {
         done: &mut mpsc::Receiver<FreedSlot>,
         handle: &Handle,
         has_room: bool,
-    ) -> Next {
+    ) -> QueueEvent {
         handle.block_on(async {
             tokio::select! {
                 biased;
-                Some(done) = done.recv() => Next::Done(done),
-                Some(task) = tasks.recv(), if has_room => Next::Task(task),
+                Some(done) = done.recv() => QueueEvent::Done(done),
+                Some(task) = tasks.recv(), if has_room => QueueEvent::Task(task),
             }
         })
     }
@@ -246,8 +246,8 @@ impl Worker {
                 }
                 let has_room = !free.is_empty() && failed.is_empty() && !*self.closing.borrow();
                 match Self::next_of(&mut self.tasks, &mut done, handle, has_room) {
-                    Next::Task(task) => next = Some(task),
-                    Next::Done((sequence, failure)) => {
+                    QueueEvent::Task(task) => next = Some(task),
+                    QueueEvent::Done((sequence, failure)) => {
                         free.push(sequence);
                         failed.extend(failure);
                     }
@@ -260,8 +260,8 @@ impl Worker {
         failed
     }
 
-    fn new_answering(&self) -> Answering {
-        Answering {
+    fn new_answering(&self) -> AnswerContext {
+        AnswerContext {
             text_model: self.text_model.clone(),
             drafts_max: self.drafts_max,
             observer: self.observer.clone(),
@@ -281,20 +281,20 @@ fn nearest_slot(free: &[Sequence<'_>], prompt: &[u32]) -> usize {
 type FreedSlot = (Sequence<'static>, Option<(mpsc::Sender<Event>, TextError)>);
 
 /// An event while requests are being answered.
-enum Next {
+enum QueueEvent {
     Task(Task),
     Done(FreedSlot),
 }
 
 /// The data of a thread that answers requests.
-struct Answering {
+struct AnswerContext {
     text_model: TextModel,
     drafts_max: usize,
     observer: Arc<dyn ServerObserver>,
     closing: watch::Receiver<bool>,
 }
 
-impl Answering {
+impl AnswerContext {
     /// Answers a request in a slot, then releases the slot.
     fn answer_in(
         &self,

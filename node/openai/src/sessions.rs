@@ -9,7 +9,7 @@ use axum::Router;
 use souk_api::time::format_rfc3339;
 use souk_folder::clock::unix_ms;
 use souk_gateway::{Code, HostAnswer, Problem, SessionHost, SessionOrder, SessionView};
-use souk_llm::bundled;
+use souk_llm::bundled_model;
 use souk_node::buyer::job::Limits;
 use souk_node::buyer::{Buyer, Quote};
 use souk_node::market::Receipt;
@@ -66,7 +66,10 @@ impl Sessions {
     /// # Errors
     /// [`TextError::Input`] if a model is not usable, or if two have the same name.
     pub fn new(buyer: Buyer, folder: PathBuf, paths: &[PathBuf]) -> Result<Sessions, TextError> {
-        let bundled = (bundled::NAME.to_owned(), PathBuf::from(bundled::NAME));
+        let bundled = (
+            bundled_model::NAME.to_owned(),
+            PathBuf::from(bundled_model::NAME),
+        );
         let mut models = BTreeMap::from([bundled]);
         for path in paths {
             let (_, model) = open_model(path, None)?;

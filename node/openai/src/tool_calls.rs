@@ -11,12 +11,12 @@ use souk_texts::{TextForm, TextModel};
 
 /// The tool calls that an answer can contain.
 #[derive(Clone, Copy)]
-pub struct Calling<'a> {
+pub struct AllowedToolCalls<'a> {
     wanted: &'a ToolUse,
     pub form: CallForm,
 }
 
-impl<'a> Calling<'a> {
+impl<'a> AllowedToolCalls<'a> {
     /// Returns the calls that an answer can contain. Refuses the request if the model writes no
     /// calls of a known form.
     pub fn new(text_model: &TextModel, wanted: &'a ToolUse) -> Result<Self, Refusal> {
@@ -68,7 +68,7 @@ impl WantedForm {
     /// Returns the form that a request asks for, if any.
     pub fn from_request(
         request: &ApiRequest,
-        calls: Option<&Calling<'_>>,
+        calls: Option<&AllowedToolCalls<'_>>,
     ) -> Result<Option<Self>, Refusal> {
         let (form, mark, field) = match (calls, &request.form) {
             (Some(calls), _) if !calls.wanted.forced.is_empty() => {

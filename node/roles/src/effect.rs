@@ -24,16 +24,16 @@ pub struct Effect<A> {
 /// An answer whose ticket is gone (because its effect was stopped, or its purpose is over) is
 /// counted and ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Waits<W> {
+pub struct PendingEffects<W> {
     next: u64,
     open: BTreeMap<Ticket, W>,
     /// The number of answers that arrived for no pending effect.
     pub strays: u64,
 }
 
-impl<W> Default for Waits<W> {
+impl<W> Default for PendingEffects<W> {
     fn default() -> Self {
-        Waits {
+        PendingEffects {
             next: 0,
             open: BTreeMap::new(),
             strays: 0,
@@ -41,7 +41,7 @@ impl<W> Default for Waits<W> {
     }
 }
 
-impl<W> Waits<W> {
+impl<W> PendingEffects<W> {
     /// Returns a ticket for an effect without an answer.
     pub fn new_ticket(&mut self) -> Ticket {
         let ticket = Ticket(self.next);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_taken_once_and_not_after_its_effect_was_stopped() {
-        let mut waits = Waits::default();
+        let mut waits = PendingEffects::default();
         let (left, right) = (waits.open_wait("left"), waits.open_wait("right"));
         assert_eq!(waits.take_wait(left), Some("left"));
         assert_eq!(waits.take_wait(left), None);

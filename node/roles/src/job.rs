@@ -55,7 +55,7 @@ use souk_market::{AccountKey, LeaseId};
 use souk_memory::ContentId;
 
 use crate::clock::{Micros, Now, Timers};
-use crate::effect::{Effect, Ticket, Waits};
+use crate::effect::{Effect, PendingEffects, Ticket};
 use crate::lease::{Request, THINGS_MAX};
 
 pub use action::{Action, JobEvent, Outcome, Spending};
@@ -70,7 +70,7 @@ use comparing::Pair;
 use ending::{Ending, EndingStep};
 use state::{
     Attempt, AttemptPlan, AttemptPurpose, Judging, KnownRequest, OpenRequest, Phase, Question,
-    Stage, Timer, Uncertain, Wait,
+    Stage, Timer, UncertainPurchase, Wait,
 };
 
 /// The most pending effects: for each content of a plan two fetches of runs to compare, and the
@@ -107,7 +107,7 @@ pub struct JobCore {
     pairs: BTreeMap<u32, Pair>,
     next_pair: u32,
     followed: Vec<LeaseId>,
-    uncertain: BTreeMap<u32, Uncertain>,
+    uncertain: BTreeMap<u32, UncertainPurchase>,
     /// The cost and escrow of each lease when it was last seen.
     costs: BTreeMap<LeaseId, Spending>,
     /// The knowledge of earlier lives about requests, by request id.
@@ -116,7 +116,7 @@ pub struct JobCore {
     past: Option<Past>,
     ending: Option<Ending>,
     timers: Timers<Timer>,
-    waits: Waits<Wait>,
+    pending: PendingEffects<Wait>,
     #[serde(skip)]
     effects: Vec<Effect<Action>>,
 }
@@ -208,7 +208,7 @@ impl JobCore {
             past: None,
             ending: None,
             timers: Timers::default(),
-            waits: Waits::default(),
+            pending: PendingEffects::default(),
             effects: Vec::new(),
         };
         if let Some(deadline) = core.spec.limits.deadline {
@@ -257,7 +257,7 @@ impl JobCore {
                 }
             }
             Event::EffectAnswered { ticket, answer } => {
-                if let Some(wait) = self.waits.take_wait(ticket) {
+                if let Some(wait) = self.pending.take_wait(ticket) {
                     self.on_answer(wait, answer);
                 }
             }
@@ -301,12 +301,12 @@ impl JobCore {
         match wait {
             Wait::Began => self.has_begun = true,
             Wait::Record | Wait::RecordSkipped(_) => {}
-            Wait::Skip(errand) => self.on_skipped(errand),
-            Wait::Announce(errand) => self.send_bids(errand),
-            Wait::Look(errand) => self.on_looked(errand, answer),
-            Wait::Plan(errand) => self.on_planned(errand, answer),
-            Wait::Buy(errand) => self.on_bought(errand, answer),
-            Wait::Adopt(errand) => self.on_adopted(errand, answer),
+            Wait::Skip(purpose) => self.on_skipped(purpose),
+            Wait::Announce(purpose) => self.send_bids(purpose),
+            Wait::Look(purpose) => self.on_looked(purpose, answer),
+            Wait::Plan(purpose) => self.on_planned(purpose, answer),
+            Wait::Buy(purpose) => self.on_bought(purpose, answer),
+            Wait::Adopt(purpose) => self.on_adopted(purpose, answer),
             Wait::Find(n) => self.on_found(n, answer),
             Wait::RecordAttempt(n) => self.serve_contents(n),
             Wait::Serve(n) => self.on_served(n, answer),
@@ -377,7 +377,7 @@ impl JobCore {
                 let deadline = self.spec.limits.deadline.unwrap_or_default();
                 self.end_job(End::Failed(Reason::Late(deadline)));
             }
-            Timer::LookAgain(errand) => self.look_again(errand),
+            Timer::LookAgain(purpose) => self.look_again(purpose),
             Timer::SendUntil(n) => self.on_send_over(n),
             Timer::AwaitUntil(n) => self.on_await_over(n),
             Timer::LeaseEnd(n) => self.on_lease_end(n),
@@ -412,7 +412,7 @@ impl JobCore {
         if numbers.into_iter().any(|n| self.judge_attempt(n)) {
             return true;
         }
-        self.advance_errand(AttemptPurpose::Check) || self.advance_errand(AttemptPurpose::Main)
+        self.advance_purpose(AttemptPurpose::Check) || self.advance_purpose(AttemptPurpose::Main)
     }
 
     /// Returns the moment at which you must send [`Event::TimerFired`], if any.
@@ -452,9 +452,9 @@ impl JobCore {
     }
 
     fn assert_bounds(&self) {
-        assert!(self.waits.len() <= WAITS_MAX, "too much is awaited at once");
+        assert!(self.pending.len() <= WAITS_MAX, "too much is awaited");
         if self.is_over() {
-            assert!(self.waits.is_empty(), "a job that is over awaits nothing");
+            assert!(self.pending.is_empty(), "a job that is over awaits nothing");
             assert_eq!(self.timers.wakes_at(), None, "nor a moment");
         }
     }
@@ -468,7 +468,7 @@ impl JobCore {
         let mains = self.attempts.values();
         let mains = mains.filter(|it| it.judging != Judging::Doubting);
         let (mains, checks): (Vec<_>, Vec<_>) =
-            mains.partition(|it| it.errand == AttemptPurpose::Main);
+            mains.partition(|it| it.purpose == AttemptPurpose::Main);
         assert!(mains.len() <= 1, "one attempt runs at a time");
         assert!(checks.len() <= mains.len(), "and one that decides about it");
         for (n, attempt) in &self.attempts {
@@ -522,13 +522,13 @@ impl JobCore {
     }
 
     fn push_effect(&mut self, action: Action) -> Ticket {
-        let ticket = self.waits.new_ticket();
+        let ticket = self.pending.new_ticket();
         self.effects.push(Effect { ticket, action });
         ticket
     }
 
     fn request_effect(&mut self, action: Action, wait: Wait) {
-        let ticket = self.waits.open_wait(wait);
+        let ticket = self.pending.open_wait(wait);
         self.effects.push(Effect { ticket, action });
     }
 
@@ -564,7 +564,7 @@ impl JobCore {
 
     /// Cancels the effects whose purpose is over.
     fn stop_effects(&mut self, is_over: impl FnMut(&Wait) -> bool) {
-        for ticket in self.waits.forget_waits(is_over) {
+        for ticket in self.pending.forget_waits(is_over) {
             self.push_effect(Action::Stop(ticket));
         }
     }
@@ -575,8 +575,8 @@ impl JobCore {
         numbers.map(|n| attempt_id(self.spec.job, n)).collect()
     }
 
-    fn pursuit_mut(&mut self, errand: AttemptPurpose) -> &mut AttemptPlan {
-        match errand {
+    fn pursuit_mut(&mut self, purpose: AttemptPurpose) -> &mut AttemptPlan {
+        match purpose {
             AttemptPurpose::Main => &mut self.main,
             AttemptPurpose::Check => {
                 let check = self.check.as_mut();

@@ -26,7 +26,7 @@ pub use ask::DEVICE;
 pub use claim::ClaimStage;
 pub use config::Config;
 pub use event::{Answer, Arrival, Event, MarketView, NotDone, RunResult, StreamId, Terms};
-pub use facts::{Before, Fact, LeaseResult, Past, PastLease, PastState};
+pub use facts::{EarlierLeases, Fact, LeaseResult, Past, PastLease, PastState};
 pub use lease::WorkStage;
 pub use provider_context::Stage;
 

@@ -24,10 +24,10 @@
 
 pub mod action;
 mod buying;
+mod closing;
 mod comparing;
 pub mod event;
 pub mod failure;
-mod finishing;
 mod judging;
 mod look_ahead;
 mod running;
@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Credits};
 
 use crate::clock::{Micros, Now, Timers};
-use crate::effect::{Effect, Waits};
+use crate::effect::{Effect, PendingEffects};
 
 pub use action::{Action, Notice};
 pub use event::{Answer, Caller, Choice, Event, OutputId, QuoteFailure};
@@ -112,7 +112,7 @@ pub struct SessionCore {
     /// The outputs to drop.
     unused: Vec<OutputId>,
     timers: Timers<u32>,
-    waits: Waits<Wait>,
+    pending: PendingEffects<Wait>,
     #[serde(skip)]
     effects: Vec<Effect<Action>>,
 }
@@ -174,7 +174,7 @@ impl SessionCore {
             results: VecDeque::new(),
             unused: Vec::new(),
             timers: Timers::default(),
-            waits: Waits::default(),
+            pending: PendingEffects::default(),
             effects: Vec::new(),
             config,
         }
@@ -234,7 +234,7 @@ impl SessionCore {
                 }
             }
             Event::EffectAnswered { ticket, answer } => {
-                if let Some(wait) = self.waits.take_wait(ticket) {
+                if let Some(wait) = self.pending.take_wait(ticket) {
                     self.on_answer(wait, answer);
                 }
             }
@@ -329,18 +329,18 @@ impl SessionCore {
     }
 
     fn push_effect(&mut self, action: Action) {
-        let ticket = self.waits.new_ticket();
+        let ticket = self.pending.new_ticket();
         self.effects.push(Effect { ticket, action });
     }
 
     fn push_question(&mut self, action: Action, wait: Wait) {
-        let ticket = self.waits.open_wait(wait);
+        let ticket = self.pending.open_wait(wait);
         self.effects.push(Effect { ticket, action });
     }
 
     /// Stops the effects whose purposes `is_over` selects.
     fn stop_effects(&mut self, is_over: impl FnMut(&Wait) -> bool) {
-        for ticket in self.waits.forget_waits(is_over) {
+        for ticket in self.pending.forget_waits(is_over) {
             self.push_effect(Action::Stop(ticket));
         }
     }

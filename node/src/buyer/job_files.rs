@@ -38,7 +38,7 @@ pub struct JobFiles {
 
 /// A plan as the user saw it.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct KeptPlan {
+pub struct SavedPlan {
     /// The plan as JSON.
     pub plan: Value,
     /// The plan as lines of text.
@@ -92,7 +92,7 @@ impl JobFiles {
     }
 
     /// Stores a plan.
-    pub fn keep_plan(&self, plan: &KeptPlan) {
+    pub fn keep_plan(&self, plan: &SavedPlan) {
         self.write("plan.json", &serde_json::to_vec(plan).unwrap_or_default());
     }
 
@@ -115,7 +115,7 @@ impl JobFiles {
 
     /// Returns the plan, if it is stored.
     #[must_use]
-    pub fn read_plan(&self) -> Option<KeptPlan> {
+    pub fn read_plan(&self) -> Option<SavedPlan> {
         self.read("plan.json")
     }
 

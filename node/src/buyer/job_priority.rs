@@ -40,19 +40,19 @@ pub(super) struct QueuedJob {
     /// The folder of announcements; none if the job has no priority.
     folder: Option<PathBuf>,
     priority: Priority,
-    said: Mutex<Option<WishFile>>,
+    announcement: Mutex<Option<AnnouncementFile>>,
 }
 
 /// The announcement of a job, which other processes read.
 #[derive(Debug, Serialize, Deserialize)]
-struct Wish {
+struct Announcement {
     priority: Priority,
     demands: Demands,
 }
 
 /// A file that holds an announcement.
 #[derive(Debug)]
-struct WishFile {
+struct AnnouncementFile {
     path: PathBuf,
     /// Holds the lock while it is open.
     _file: File,
@@ -64,7 +64,7 @@ impl QueuedJob {
         QueuedJob {
             folder: folder.filter(|_| priority.is_some()).map(Path::to_owned),
             priority: priority.unwrap_or_default(),
-            said: Mutex::default(),
+            announcement: Mutex::default(),
         }
     }
 
@@ -73,15 +73,18 @@ impl QueuedJob {
         let Some(folder) = &self.folder else {
             return;
         };
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self
+            .announcement
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if said.is_some() {
             return;
         }
-        let wish = Wish {
+        let wish = Announcement {
             priority: self.priority,
             demands: demands.clone(),
         };
-        match WishFile::new(folder, &wish) {
+        match AnnouncementFile::new(folder, &wish) {
             Ok(made) => *said = Some(made),
             Err(error) => {
                 let folder = folder.display();
@@ -112,13 +115,16 @@ impl QueuedJob {
 
     /// Withdraws the announcement, because the job has its devices.
     pub(super) fn withdraw_demands(&self) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self
+            .announcement
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         *said = None;
     }
 }
 
-impl WishFile {
-    fn new(folder: &Path, wish: &Wish) -> io::Result<WishFile> {
+impl AnnouncementFile {
+    fn new(folder: &Path, wish: &Announcement) -> io::Result<AnnouncementFile> {
         fs::create_dir_all(folder)?;
         let (process, made) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let name = format!("{process}-{made}");
@@ -128,11 +134,11 @@ impl WishFile {
         file.try_lock()?;
         file.write_all(&serde_json::to_vec(wish)?)?;
         fs::rename(&new, &path)?;
-        Ok(WishFile { path, _file: file })
+        Ok(AnnouncementFile { path, _file: file })
     }
 }
 
-impl Drop for WishFile {
+impl Drop for AnnouncementFile {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
             // Without its lock it blocks no job.
@@ -142,14 +148,14 @@ impl Drop for WishFile {
 }
 
 /// Returns the announcements of live jobs, and removes the files of dead ones.
-fn live_wishes(folder: &Path) -> impl Iterator<Item = Wish> {
+fn live_wishes(folder: &Path) -> impl Iterator<Item = Announcement> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
     let said = paths.filter(|path| path.to_string_lossy().ends_with(SUFFIX));
     said.take(JOBS_MAX).filter_map(|path| read_wish(&path))
 }
 
-fn read_wish(path: &Path) -> Option<Wish> {
+fn read_wish(path: &Path) -> Option<Announcement> {
     let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => {}
@@ -263,7 +269,7 @@ mod tests {
     #[test]
     fn a_job_that_died_and_a_file_of_nobody_hold_nobody_up() {
         let folder = tempfile::tempdir().unwrap();
-        let wish = Wish {
+        let wish = Announcement {
             priority: Priority::High,
             demands: demands(10),
         };

@@ -160,13 +160,13 @@ pub enum JournalError {
     },
 }
 
-pub(super) enum Put {
+pub(super) enum JournalWrite {
     Facts(Vec<Fact>),
     Values(Vec<(ContentId, Bytes)>),
 }
 
 /// Queues writes for the journal's thread, which answers when they are on the disk.
-pub(super) type JournalWriter = FactWriter<Ticket, Put, Answer>;
+pub(super) type JournalWriter = FactWriter<Ticket, JournalWrite, Answer>;
 
 impl Journal {
     /// Begins the journal of a job below `folder`.
@@ -324,16 +324,16 @@ impl Journal {
     }
 
     /// Writes the waiting items: values first, then all facts with one sync. Answers each ticket.
-    fn write(&mut self, waiting: Vec<(Ticket, Put)>) -> Vec<(Ticket, Answer)> {
+    fn write(&mut self, waiting: Vec<(Ticket, JournalWrite)>) -> Vec<(Ticket, Answer)> {
         let mut told = Vec::with_capacity(waiting.len());
         let (mut tickets, mut facts) = (Vec::new(), Vec::new());
         for (ticket, write) in waiting {
             match write {
-                Put::Facts(more) => {
+                JournalWrite::Facts(more) => {
                     facts.extend(more);
                     tickets.push(ticket);
                 }
-                Put::Values(values) => {
+                JournalWrite::Values(values) => {
                     let kept = match self.write_values(&values) {
                         Ok(()) => Answer::Kept,
                         Err(error) => Answer::NotWritten(error.to_string()),

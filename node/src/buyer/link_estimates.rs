@@ -27,7 +27,7 @@ struct SeenLink {
 pub(super) struct LinkEstimates {
     buyer: AccountKey,
     now_ms: u64,
-    seen: BTreeMap<(AccountKey, AccountKey), links::Link>,
+    estimates: BTreeMap<(AccountKey, AccountKey), links::Link>,
 }
 
 impl LinkEstimates {
@@ -36,7 +36,7 @@ impl LinkEstimates {
         LinkEstimates {
             buyer,
             now_ms,
-            seen: seen.into_iter().map(ends).collect(),
+            estimates: seen.into_iter().map(ends).collect(),
         }
     }
 
@@ -69,7 +69,7 @@ impl LinkEstimates {
     }
 
     fn seen_link(&self, from: AccountKey, to: AccountKey) -> SeenLink {
-        let Some(seen) = self.seen.get(&(from, to)) else {
+        let Some(seen) = self.estimates.get(&(from, to)) else {
             return SeenLink::default();
         };
         SeenLink {

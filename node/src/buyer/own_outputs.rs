@@ -13,7 +13,7 @@ pub(super) struct OwnOutputs {
     /// The names of inputs that are outputs.
     inputs: BTreeSet<String>,
     /// The tensors of these inputs, for each request without an answer.
-    given: BTreeMap<u32, BTreeMap<String, Tensor>>,
+    request_inputs: BTreeMap<u32, BTreeMap<String, Tensor>>,
 }
 
 impl OwnOutputs {
@@ -44,12 +44,12 @@ impl OwnOutputs {
             .iter()
             .filter(|(name, _)| self.inputs.contains(*name));
         let wanted = wanted.map(|(name, tensor)| (name.clone(), tensor.clone()));
-        self.given.insert(number, wanted.collect());
+        self.request_inputs.insert(number, wanted.collect());
     }
 
     /// Removes and returns the outputs that the buyer adds to the answer of a request.
     pub(super) fn take_outputs(&mut self, number: u32) -> BTreeMap<String, Tensor> {
-        let mut own = self.given.remove(&number).unwrap_or_default();
+        let mut own = self.request_inputs.remove(&number).unwrap_or_default();
         let constants = self.constants.iter();
         own.extend(constants.map(|(name, tensor)| (name.clone(), tensor.clone())));
         own

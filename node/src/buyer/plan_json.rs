@@ -8,7 +8,7 @@ use souk_scheduler::graph::cut::{Boundary, Subgraph};
 use souk_scheduler::planning::{PlacementExplanation, Reason, Utilisation};
 
 use super::job::Limits;
-use super::times::Times;
+use super::job_times::JobTimes;
 use super::{Alternative, Quote};
 
 /// Returns a plan as a JSON value; times in seconds, prices in micro-credits.
@@ -49,7 +49,7 @@ pub fn to_json(quote: &Quote) -> Value {
     json!({
         "hash": quote.hash(), "asks_seen": quote.seen, "asks_eligible": quote.eligible,
         "makespan_seconds": quote.plan.makespan_seconds, "micro_credits": quote.price(),
-        "joules": quote.joules(), "times": Times::from_quote(quote).to_json(),
+        "joules": quote.joules(), "times": JobTimes::from_quote(quote).to_json(),
         "compared_with": seconds_of(quote),
         "speedup_over_best_single": quote.plan.speedup,
         "critical_path": critical_parts(quote), "devices": devices, "parts": parts,

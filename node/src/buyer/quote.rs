@@ -45,7 +45,7 @@ pub struct Quote {
     /// Why the others do not suit, by cause.
     pub unsuitable: Vec<Unsuitable>,
     /// The operators of the model that some asks do not run, rarest first.
-    pub scarce: Vec<Scarce>,
+    pub scarce: Vec<ScarceOperator>,
     /// Which part runs where and when; its costs are in micro-credits.
     pub plan: Plan,
     /// The plan's parts as models, in an order in which they can run.
@@ -67,7 +67,7 @@ pub struct Quote {
 
 /// An operator of the model that some asks do not run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Scarce {
+pub struct ScarceOperator {
     /// The name of the operator.
     pub operator: String,
     /// How many asks run it.
@@ -285,7 +285,7 @@ pub(super) async fn over_book(
     } = choice;
     listings.retain(|listing| !excluded.iter().any(|it| it.rules_out(listing)));
     let absent = scarce.iter().filter(|it| it.asks == 0);
-    let named = |it: &Scarce| {
+    let named = |it: &ScarceOperator| {
         let node = operators::first_with(&graph, &it.operator);
         (it.operator.clone(), node.unwrap_or_default().to_owned())
     };
@@ -503,12 +503,12 @@ fn from_plan(error: PlanError) -> QuoteError {
 }
 
 /// Returns the operators that some asks do not run, unknown ones included.
-fn scarce_operators(needed: &ModelOperators, choice: &Choice) -> Vec<Scarce> {
+fn scarce_operators(needed: &ModelOperators, choice: &Choice) -> Vec<ScarceOperator> {
     let unknown = needed.unknown.iter().map(|name| (name.clone(), 0));
     let known = choice.scarce.iter();
     let known = known.map(|it| (numbers::name(it.operator.into()).to_owned(), it.asks));
     let all = unknown.chain(known);
-    all.map(|(operator, asks)| Scarce { operator, asks })
+    all.map(|(operator, asks)| ScarceOperator { operator, asks })
         .collect()
 }
 
@@ -550,7 +550,7 @@ pub(super) fn import_graph(job: &Job) -> Result<Graph, ImportError> {
         return Err(ImportError::NothingToCompute);
     }
     // A provider with several devices must also use a suitable one of them.
-    Ok(graph.asking_for(&job.limits.devices, job.limits.backend))
+    Ok(graph.with_device_requirement(&job.limits.devices, job.limits.backend))
 }
 
 fn bind_graph(job: &Job, bindings: &Bindings) -> Result<Graph, ImportError> {

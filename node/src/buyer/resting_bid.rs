@@ -21,7 +21,7 @@ use crate::client::trader::TradeError;
 
 /// A bid at the buyer's own price.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnPrice {
+pub struct LimitPrice {
     /// The highest price of a device-second.
     pub price: Price,
     /// When the bid leaves the book.
@@ -73,7 +73,7 @@ impl Buyer {
         &self,
         quote: &Quote,
         limits: &Limits,
-        (job, own): (JobId, OwnPrice),
+        (job, own): (JobId, LimitPrice),
     ) -> Result<(OrderId, Credits), RestingError> {
         let plan = plan_of(quote);
         let [leg] = &plan.legs[..] else {

@@ -27,16 +27,16 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::job::RequestInputs;
-use super::journal::{JournalWriter, Put};
+use super::job_times::JobStopwatch;
+use super::journal::{JournalWrite, JournalWriter};
 use super::own_outputs::OwnOutputs;
 use super::past_times::{EndedJob, PastJob};
 use super::planner::{PlanError, Planner};
 use super::quote::Quote;
-use super::times::Watch;
 use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
 use crate::lease_report::LeaseReport;
 use served_contents::ServedContents;
-use streams::{Incoming, Talk};
+use streams::{Incoming, ProviderStream};
 
 /// Messages of providers that the core has not yet received. If there are this many, the readers of
 /// streams wait, which delays only their providers.
@@ -57,7 +57,7 @@ enum EffectOutcome {
 }
 
 /// The next thing that happened.
-enum Next {
+enum ShellInput {
     Event(Event),
     EffectEnded(Ticket, EffectOutcome),
     Asked(Option<RequestInputs>),
@@ -76,7 +76,7 @@ pub(super) struct Shell {
     ready: VecDeque<Event>,
     inbox: mpsc::Receiver<Incoming>,
     told: mpsc::Sender<Incoming>,
-    talks: BTreeMap<Leg, Talk>,
+    talks: BTreeMap<Leg, ProviderStream>,
     opened: u64,
     streams: JoinSet<()>,
     effects: JoinSet<(Ticket, EffectOutcome)>,
@@ -98,13 +98,13 @@ pub(super) struct Shell {
     own_outputs: OwnOutputs,
     followed: FollowedLeases,
     /// The report of each leg, until its receipt is signed.
-    shown: BTreeMap<Leg, LeaseReport>,
+    reports: BTreeMap<Leg, LeaseReport>,
     gathered: JobResult,
     /// Measures how long the job takes.
-    watch: Watch,
+    watch: JobStopwatch,
     served: ServedContents,
     /// Contents that came with messages.
-    along: InlineContents<Leg>,
+    inline_contents: InlineContents<Leg>,
     /// A failure of this task that the core does not know of.
     fault: Option<Reason>,
     outcome: Option<Outcome>,
@@ -166,11 +166,11 @@ impl Shell {
             own_outputs: OwnOutputs::from_graph(planner.graph()),
             planner,
             followed: FollowedLeases::default(),
-            shown: BTreeMap::new(),
+            reports: BTreeMap::new(),
             gathered: JobResult::new(job),
-            watch: Watch::start(),
+            watch: JobStopwatch::start(),
             served: ServedContents::new(buyer.tensors.clone(), buyer.account()),
-            along: InlineContents::default(),
+            inline_contents: InlineContents::default(),
             fault: None,
             outcome: None,
         };
@@ -243,7 +243,7 @@ impl Shell {
     }
 
     /// Waits until something happens.
-    async fn next(&mut self) -> Next {
+    async fn next(&mut self) -> ShellInput {
         let wakes_at = self.core.wakes_at();
         let window = self.requests.window.clamp(1, WINDOW_MAX);
         let has_room = !self.is_drained && self.under_way < window;
@@ -263,40 +263,40 @@ impl Shell {
             Some(done) = self.effects.join_next() => match done {
                 Ok((ticket, came)) => {
                     self.handles.remove(&ticket);
-                    Next::EffectEnded(ticket, came)
+                    ShellInput::EffectEnded(ticket, came)
                 }
                 // An aborted effect needs no answer.
-                Err(error) if error.is_cancelled() => Next::Nothing,
+                Err(error) if error.is_cancelled() => ShellInput::Nothing,
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
             (ticket, written) = written => {
                 let answer = written.unwrap_or_else(|ended| Answer::NotWritten(ended.to_string()));
-                Next::Event(Event::EffectAnswered { ticket, answer })
+                ShellInput::Event(Event::EffectAnswered { ticket, answer })
             }
-            Some(incoming) = self.inbox.recv() => Next::Incoming(incoming),
-            asked = self.requests.inputs.recv(), if has_room => Next::Asked(asked),
-            Ok(()) = changed => Next::LeasesChanged,
-            () = self.cancel.notified() => Next::Event(Event::Cancel),
-            () = self.clock.wait_until(wakes_at) => Next::Event(Event::TimerFired),
+            Some(incoming) = self.inbox.recv() => ShellInput::Incoming(incoming),
+            asked = self.requests.inputs.recv(), if has_room => ShellInput::Asked(asked),
+            Ok(()) = changed => ShellInput::LeasesChanged,
+            () = self.cancel.notified() => ShellInput::Event(Event::Cancel),
+            () = self.clock.wait_until(wakes_at) => ShellInput::Event(Event::TimerFired),
         }
     }
 
     /// Converts what happened into an event for the core, if it is one.
-    fn on_next(&mut self, next: Next) -> Option<Event> {
+    fn on_next(&mut self, next: ShellInput) -> Option<Event> {
         match next {
-            Next::Event(event) => Some(event),
-            Next::EffectEnded(ticket, came) => self.on_effect_ended(ticket, came),
-            Next::Asked(Some(inputs)) => Some(self.on_request(&inputs)),
-            Next::Asked(None) => {
+            ShellInput::Event(event) => Some(event),
+            ShellInput::EffectEnded(ticket, came) => self.on_effect_ended(ticket, came),
+            ShellInput::Asked(Some(inputs)) => Some(self.on_request(&inputs)),
+            ShellInput::Asked(None) => {
                 self.is_drained = true;
                 Some(Event::NoMore)
             }
-            Next::Incoming(incoming) => self.on_incoming(incoming),
-            Next::LeasesChanged => {
+            ShellInput::Incoming(incoming) => self.on_incoming(incoming),
+            ShellInput::LeasesChanged => {
                 self.query_leases();
                 None
             }
-            Next::Nothing => None,
+            ShellInput::Nothing => None,
         }
     }
 
@@ -390,16 +390,16 @@ impl Shell {
         }
         match facts.is_empty() {
             true => self.queue_answer(ticket, Answer::Recorded),
-            false => self.write(ticket, Put::Facts(facts)),
+            false => self.write(ticket, JournalWrite::Facts(facts)),
         }
     }
 
     /// Writes to the journal; without one, answers at once.
-    fn write(&mut self, ticket: Ticket, write: Put) {
+    fn write(&mut self, ticket: Ticket, write: JournalWrite) {
         let Some(writer) = &mut self.journal else {
             let answer = match write {
-                Put::Facts(_) => Answer::Recorded,
-                Put::Values(_) => Answer::Kept,
+                JournalWrite::Facts(_) => Answer::Recorded,
+                JournalWrite::Values(_) => Answer::Kept,
             };
             return self.queue_answer(ticket, answer);
         };

@@ -16,7 +16,7 @@ use souk_network::wire::WireError;
 use souk_network::{Network, OpenError, wire};
 use souk_roles::clock::Micros;
 use souk_roles::market::client::{
-    ANSWER_PATIENCE, Action, CallId, Event, MarketClient, Reply, RequestAttempt, Silence,
+    ANSWER_PATIENCE, Action, CallId, Event, MarketClient, NoReply, Reply, RequestAttempt,
     ValidatorAnswer, ValidatorIndex, WatchId,
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -186,7 +186,7 @@ impl Client {
             asked: Some(CallId(drawn)),
         };
         let gone = ClientReply {
-            reply: Reply::Unreached(Silence::Broken),
+            reply: Reply::Unreached(NoReply::Broken),
             last: None,
         };
         if self.tell.send(message(CallId(drawn), reply)).await.is_err() {
@@ -353,8 +353,8 @@ impl Task {
                     Err(error) => {
                         tracing::debug!(%error, "a validator gave no answer");
                         let silence = match &error {
-                            AttemptError::Timeout => Silence::Slow,
-                            _ => Silence::Broken,
+                            AttemptError::Timeout => NoReply::Slow,
+                            _ => NoReply::Broken,
                         };
                         self.last.insert(asked, error);
                         Err(silence)

@@ -223,17 +223,17 @@ fn tell_changes(before: &LiveFigures, now: &LiveFigures) {
 /// Samples the devices every few seconds, for ever.
 pub(super) async fn sample_forever(provider: &Arc<Provider>) {
     loop {
-        let told = provider.clone();
-        let looked = tokio::task::spawn_blocking(move || {
-            if told.seen.begin_anew_if_asked() {
-                told.pace.begin_anew();
+        let provider = provider.clone();
+        let sampled = tokio::task::spawn_blocking(move || {
+            if provider.seen.begin_anew_if_asked() {
+                provider.pace.begin_anew();
                 tracing::info!("the devices' costs were reset at the owner's request");
             }
-            told.seen.save();
-            let figures = told.live.sample_devices(unix_ms());
-            config::write(&told.home.join(LIVE_FILE), &figures)
+            provider.seen.save();
+            let figures = provider.live.sample_devices(unix_ms());
+            config::write(&provider.home.join(LIVE_FILE), &figures)
         });
-        if let Err(error) = looked.await.expect("asking a device does not panic") {
+        if let Err(error) = sampled.await.expect("asking a device does not panic") {
             tracing::debug!(%error, "`souk provider status` cannot show the devices' state");
         }
         tokio::time::sleep(PERIOD).await;

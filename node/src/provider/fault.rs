@@ -9,7 +9,7 @@ use souk_folder::config::Fault;
 use souk_memory::Tensor;
 
 /// The fault that a provider plays, and the run from which it does.
-pub(super) struct Faulty {
+pub(super) struct FaultInjector {
     fault: Option<Fault>,
     /// Runs that still succeed.
     well: AtomicU32,
@@ -17,10 +17,10 @@ pub(super) struct Faulty {
     was_offered: AtomicBool,
 }
 
-impl Faulty {
-    pub(super) fn new(fault: Option<Fault>, well: u32) -> Faulty {
+impl FaultInjector {
+    pub(super) fn new(fault: Option<Fault>, well: u32) -> FaultInjector {
         let well = AtomicU32::new(well);
-        Faulty {
+        FaultInjector {
             fault,
             well,
             was_offered: AtomicBool::new(false),
@@ -96,10 +96,10 @@ mod tests {
 
     #[test]
     fn a_fault_is_played_after_the_runs_that_go_well() {
-        let faulty = Faulty::new(Some(Fault::Lie), 2);
+        let faulty = FaultInjector::new(Some(Fault::Lie), 2);
         let played: Vec<bool> = (0..4).map(|_| faulty.next().is_some()).collect();
         assert_eq!(played, [false, false, true, true]);
-        assert_eq!(Faulty::new(None, 0).next(), None);
+        assert_eq!(FaultInjector::new(None, 0).next(), None);
     }
 
     #[test]

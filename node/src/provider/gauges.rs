@@ -102,7 +102,7 @@ async fn add_state(page: &mut Page, provider: &Provider) {
 /// Adds the state of its devices, as far as this process knows it.
 fn add_live_figures(page: &mut Page, figures: &LiveFigures) {
     type LiveFigure = (&'static str, &'static str, fn(&LiveDevice) -> Option<f64>);
-    let told: [LiveFigure; 2] = [
+    let gauges: [LiveFigure; 2] = [
         (
             "souk_device_utilisation",
             "The part of it at work in the last seconds, 0 to 1.",
@@ -114,7 +114,7 @@ fn add_live_figures(page: &mut Page, figures: &LiveFigures) {
             |it| it.memory_free_bytes.map(|bytes| bytes as f64),
         ),
     ];
-    for (name, help, figure) in told {
+    for (name, help, figure) in gauges {
         let mut family = page.add_family(MetricKind::Gauge, name, help);
         for device in &figures.devices {
             let emulated = if device.emulated { "true" } else { "false" };

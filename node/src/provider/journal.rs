@@ -15,7 +15,7 @@ use souk_folder::fact_writer::FactWriter;
 use souk_folder::facts::{FactLog, FactLogError};
 use souk_market::{AccountKey, CloseReason, Credits, DeviceMicros, JobId, LeaseId, Millis, Price};
 use souk_roles::effect::Ticket;
-pub use souk_roles::provider::Before;
+pub use souk_roles::provider::EarlierLeases;
 use souk_roles::provider::{Fact, Past, PastLease, PastState};
 use tokio::sync::watch;
 
@@ -64,7 +64,7 @@ pub struct History {
     /// Leases that are still listed one by one, by id.
     pub leases: BTreeMap<LeaseId, Entry>,
     /// The sums of older leases.
-    pub before: Before,
+    pub before: EarlierLeases,
     /// The facts of leases that are not closed.
     #[serde(skip)]
     open: BTreeMap<LeaseId, Vec<Fact>>,
@@ -225,7 +225,7 @@ impl History {
                 break;
             };
             let paid = closing.paid.unwrap_or_default();
-            self.before = Before {
+            self.before = EarlierLeases {
                 leases: self.before.leases + 1,
                 paid: Credits(self.before.paid.0.saturating_add(paid.0)),
                 up_to: *first.key(),
@@ -296,7 +296,7 @@ impl Journal {
     /// Starts a thread that writes everything that waits with one sync. It ends when its handle is
     /// dropped.
     pub(super) fn start_writer(mut self) -> (JournalWriter, watch::Receiver<Sums>) {
-        let (sums, told) = watch::channel(self.history.lease_sums());
+        let (sums, sums_receiver) = watch::channel(self.history.lease_sums());
         let writer = FactWriter::start_thread(move |waiting: Vec<(Ticket, Vec<Fact>)>| {
             let (tickets, facts): (Vec<Ticket>, Vec<Vec<Fact>>) = waiting.into_iter().unzip();
             let done = self.write(facts.concat());
@@ -305,7 +305,7 @@ impl Journal {
             let tell = |ticket| (ticket, written.clone());
             tickets.into_iter().map(tell).collect()
         });
-        (writer, told)
+        (writer, sums_receiver)
     }
 }
 

@@ -20,7 +20,7 @@ const FORESIGHT_FILE: &str = "foresight.json";
 
 /// The content of the file.
 #[derive(Serialize, Deserialize)]
-struct ForesightFile {
+struct PredictorFile {
     format: u32,
     foresight: PrefetchPredictor,
 }
@@ -46,7 +46,7 @@ impl ContentPrefetcher {
 
     fn load_or_default(home: &Path, store: Arc<Store>) -> ContentPrefetcher {
         let file = home.join(FORESIGHT_FILE);
-        let known = match config::read::<ForesightFile>(&file) {
+        let known = match config::read::<PredictorFile>(&file) {
             Ok(kept) if kept.foresight.is_sound() => kept.foresight,
             Err(ConfigError::Missing { .. }) => PrefetchPredictor::default(),
             Ok(_) => {
@@ -105,7 +105,7 @@ impl ContentPrefetcher {
         if !self.unsaved.swap(false, Ordering::Relaxed) {
             return;
         }
-        let file = ForesightFile {
+        let file = PredictorFile {
             format: FORMAT,
             foresight: self.lock_known().clone(),
         };

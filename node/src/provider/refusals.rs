@@ -16,14 +16,17 @@ const FILE: &str = "refused.json";
 
 /// The nodes that a provider's device has refused.
 pub(super) struct Refusals {
-    of: String,
-    told: Mutex<RefusedNodes>,
+    /// The version of souk and the device.
+    origin: String,
+    nodes: Mutex<RefusedNodes>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct RefusalFile {
     format: u32,
-    of: String,
+    /// The version of souk and the device that it sold.
+    #[serde(rename = "of")]
+    origin: String,
     nodes: RefusedNodes,
 }
 
@@ -31,19 +34,20 @@ impl Refusals {
     /// Reads the refusals in a folder, if they are of this device.
     pub(super) fn read_folder(home: &Path, device: &DeviceChoice) -> Refusals {
         let sold = serde_json::to_string(device).expect("a choice has only named fields");
-        let of = format!("souk {}, {sold}", env!("CARGO_PKG_VERSION"));
-        let kept: Option<RefusalFile> = config::read(&home.join(FILE)).ok();
-        let kept = kept.filter(|kept| kept.of == of).map(|kept| kept.nodes);
+        let origin = format!("souk {}, {sold}", env!("CARGO_PKG_VERSION"));
+        let stored: Option<RefusalFile> = config::read(&home.join(FILE)).ok();
+        let stored = stored.filter(|file| file.origin == origin);
+        let nodes = stored.map(|file| file.nodes);
         Refusals {
-            of,
-            told: Mutex::new(kept.unwrap_or_default()),
+            origin,
+            nodes: Mutex::new(nodes.unwrap_or_default()),
         }
     }
 
     /// Returns the refusals that its asks state.
     pub(super) fn refused_nodes(&self) -> RefusedNodes {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.clone()
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.clone()
     }
 
     /// Adds a refusal.
@@ -51,13 +55,13 @@ impl Refusals {
         let nodes = self.refused_nodes().with(digest);
         let file = RefusalFile {
             format: FORMAT,
-            of: self.of.clone(),
+            origin: self.origin.clone(),
             nodes: nodes.clone(),
         };
         if let Err(error) = config::write(&home.join(FILE), &file) {
             tracing::warn!(%error, "the nodes that the device refuses could not be stored");
         }
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
+        *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
     }
 }
 
@@ -70,9 +74,13 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let device = DeviceChoice::new_emulated("nvidia-t4");
         Refusals::read_folder(home.path(), &device).add_refusal(home.path(), 7);
-        let told =
+        let refused =
             |device: &DeviceChoice| Refusals::read_folder(home.path(), device).refused_nodes();
-        assert_eq!(told(&device).digests(), [7]);
-        assert!(told(&DeviceChoice::Cpu { threads: 1 }).digests().is_empty());
+        assert_eq!(refused(&device).digests(), [7]);
+        assert!(
+            refused(&DeviceChoice::Cpu { threads: 1 })
+                .digests()
+                .is_empty()
+        );
     }
 }

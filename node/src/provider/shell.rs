@@ -30,9 +30,9 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::Provider;
-use super::job::Job;
 use super::journal::JournalWriter;
 use super::pace::Speed;
+use super::running_lease::RunningLease;
 use crate::lease_report::LeaseReport;
 use outcomes::EffectOutcome;
 pub(super) use streams::{Frame, Incoming};
@@ -64,13 +64,13 @@ pub(super) struct Shell {
     ready: VecDeque<Event>,
     /// The open streams.
     peers: BTreeMap<StreamId, mpsc::Sender<Frame>>,
-    jobs: BTreeMap<LeaseId, Job>,
-    shown: BTreeMap<LeaseId, LeaseReport>,
+    leases: BTreeMap<LeaseId, RunningLease>,
+    reports: BTreeMap<LeaseId, LeaseReport>,
     effects: JoinSet<(Ticket, EffectOutcome)>,
     handles: BTreeMap<Ticket, AbortHandle>,
     transfers: Arc<Semaphore>,
     /// Contents that arrived inline with messages.
-    along: InlineContents<StreamId>,
+    inline_contents: InlineContents<StreamId>,
     /// Outputs for buyers that no message has named yet: they will go inline.
     for_buyers: BTreeSet<ContentId>,
     journal: JournalWriter,
@@ -109,7 +109,7 @@ impl Shell {
         }
         let clock = CoreClock::new(provider.trader.broker().log_clock());
         let (core, effects) = ProviderCore::resume(config, past, clock.now());
-        let (status, told) = watch::channel(core.status());
+        let (status, status_receiver) = watch::channel(core.status());
         let mut shell = Shell {
             provider,
             core,
@@ -117,12 +117,12 @@ impl Shell {
             inbox,
             ready: VecDeque::new(),
             peers: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            shown: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            reports: BTreeMap::new(),
             effects: JoinSet::new(),
             handles: BTreeMap::new(),
             transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
-            along: InlineContents::default(),
+            inline_contents: InlineContents::default(),
             for_buyers: BTreeSet::new(),
             journal,
             speed: (resources, speed),
@@ -130,7 +130,7 @@ impl Shell {
             is_over: false,
         };
         shell.carry_out(effects);
-        (shell, told)
+        (shell, status_receiver)
     }
 
     /// Runs until the core has stopped.

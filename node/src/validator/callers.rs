@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 pub(super) type ProposalEnd = Result<Vec<Answer>, ProposalRefusal>;
 
 /// A caller that waits. It is no error if it no longer does.
-pub(super) enum Waiting<M: AnsweringMachine> {
+pub(super) enum WaitingCaller<M: AnsweringMachine> {
     /// It proposed commands.
     Proposal(oneshot::Sender<ProposalEnd>),
     /// It queried the machine.
@@ -23,7 +23,7 @@ pub(super) enum Waiting<M: AnsweringMachine> {
 }
 
 /// All callers that wait, each under a number that is reused after the response.
-pub(super) struct Callers<M: AnsweringMachine>(Slab<Waiting<M>>);
+pub(super) struct Callers<M: AnsweringMachine>(Slab<WaitingCaller<M>>);
 
 impl<M: AnsweringMachine> Callers<M> {
     pub(super) fn new() -> Self {
@@ -31,7 +31,7 @@ impl<M: AnsweringMachine> Callers<M> {
     }
 
     /// Assigns a number to a caller.
-    pub(super) fn insert(&mut self, waiting: Waiting<M>) -> Caller {
+    pub(super) fn insert(&mut self, waiting: WaitingCaller<M>) -> Caller {
         Caller(self.0.insert(waiting) as u64)
     }
 
@@ -39,16 +39,16 @@ impl<M: AnsweringMachine> Callers<M> {
     pub(super) fn send_response(&mut self, caller: Caller, response: Response<M>) {
         let place = usize::try_from(caller.0).expect("it was a place here");
         match (self.0.remove(place), response) {
-            (Waiting::Proposal(reply), Response::Proposed(answers)) => {
+            (WaitingCaller::Proposal(reply), Response::Proposed(answers)) => {
                 drop(reply.send(Ok(answers)));
             }
-            (Waiting::Proposal(reply), Response::Refused(refused)) => {
+            (WaitingCaller::Proposal(reply), Response::Refused(refused)) => {
                 drop(reply.send(Err(refused)));
             }
             // The caller of a question learns of the refusal because the channel closes.
-            (Waiting::Question(reply), Response::Refused(_)) => drop(reply),
+            (WaitingCaller::Question(reply), Response::Refused(_)) => drop(reply),
             (
-                Waiting::Question(reply),
+                WaitingCaller::Question(reply),
                 Response::Answered {
                     reply: said,
                     moment,
@@ -56,7 +56,9 @@ impl<M: AnsweringMachine> Callers<M> {
             ) => {
                 drop(reply.send((said, moment)));
             }
-            (Waiting::Members(reply), Response::Members(changed)) => drop(reply.send(changed)),
+            (WaitingCaller::Members(reply), Response::Members(changed)) => {
+                drop(reply.send(changed))
+            }
             _ => unreachable!("the response is to what was asked"),
         }
     }

@@ -7,7 +7,7 @@
 mod admission;
 mod gauges;
 mod keeper;
-mod restoring;
+mod restore;
 
 use std::collections::HashMap;
 use std::fs;
@@ -40,7 +40,7 @@ use crate::validator::{raft_link, request_server};
 use admission::MembersTold;
 use keeper::MembershipKeeper;
 
-pub use restoring::{Restoration, RestoreError, restore_backup};
+pub use restore::{Restoration, RestoreError, restore_backup};
 
 /// Raft messages that can wait for the network task; raft repeats those that do not fit.
 const OUTBOUND_MAX: usize = 4096;

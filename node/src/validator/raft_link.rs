@@ -71,7 +71,7 @@ pub fn receive<M: AnsweringMachine<Command: Send> + Send + 'static>(
 }
 
 /// The connection to a peer; dropping it closes it.
-struct Line {
+struct PeerConnection {
     peer: PeerId,
     waiting: mpsc::Sender<Bytes>,
 }
@@ -90,12 +90,12 @@ pub async fn send<M: AnsweringMachine<Command: Send> + Send + 'static>(
             let unreachable = || validator.report_unreachable(id);
             keep_line(network, peer, waiting, unreachable).await;
         });
-        Line {
+        PeerConnection {
             peer,
             waiting: line,
         }
     };
-    let mut lines: HashMap<ReplicaId, Line> = HashMap::new();
+    let mut lines: HashMap<ReplicaId, PeerConnection> = HashMap::new();
     while let Some(envelope) = outbound.recv().await {
         // Without a sender the peers stay as they are.
         if lines.is_empty() || peers.has_changed().unwrap_or(false) {
@@ -110,8 +110,8 @@ pub async fn send<M: AnsweringMachine<Command: Send> + Send + 'static>(
 
 /// Closes the connections to peers that left and opens those to new ones.
 fn update_lines(
-    open: impl Fn(PeerId, ReplicaId) -> Line,
-    lines: &mut HashMap<ReplicaId, Line>,
+    open: impl Fn(PeerId, ReplicaId) -> PeerConnection,
+    lines: &mut HashMap<ReplicaId, PeerConnection>,
     peers: &Peers,
 ) {
     lines.retain(|id, line| peers.get(&line.peer) == Some(id));

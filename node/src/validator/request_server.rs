@@ -35,7 +35,7 @@ use crate::validator::exchange_machine::{BatchResult, ChangedAccounts, ExchangeM
 use crate::validator::statements::Statements;
 use crate::validator::{Consistency, ProposeError, QueryError, ReadMoment, Validator};
 use announcements::Announcements;
-use sharing::Sharing;
+use sharing::SharedQuestions;
 
 /// Streams served at a time, watches included: a few for each of a few hundred peers.
 const STREAMS_MAX: usize = 1024;
@@ -56,7 +56,7 @@ struct SharedState {
     genesis: Box<Genesis>,
     news: ExchangeNews,
     announcements: Mutex<Announcements>,
-    sharing: Sharing<(Option<Age>, Arc<[u8]>)>,
+    sharing: SharedQuestions<(Option<Age>, Arc<[u8]>)>,
     intake: Intake,
     rate_limit: RateLimit,
 }
@@ -82,7 +82,7 @@ pub(super) fn serve_market(
         genesis: Box::new(genesis.clone()),
         news,
         announcements: Mutex::default(),
-        sharing: Sharing::default(),
+        sharing: SharedQuestions::default(),
         intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
         rate_limit: RateLimit::new(ASKED_BURST, ASKED_PER_SECOND),
     });

@@ -13,7 +13,7 @@ use souk_consensus::wire::Envelope;
 use souk_consensus::{Check, ReplicaId, Snapshot, Verdict};
 use souk_market::Millis;
 use souk_roles::clock::{Micros, Now};
-use souk_roles::validator::action::{Action, News, Report};
+use souk_roles::validator::action::{Action, Report, RoundResults};
 use souk_roles::validator::core::ValidatorCore;
 use souk_roles::validator::event::{Consistency, Event, ReadMoment};
 use souk_roles::validator::questions::AnsweringMachine;
@@ -21,7 +21,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::timeout_at;
 
-use super::callers::{Callers, ProposalEnd, Waiting};
+use super::callers::{Callers, ProposalEnd, WaitingCaller};
 use super::storage::Storage;
 use super::verifier::Verifier;
 use super::views::Views;
@@ -200,7 +200,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         let event = match input {
             Input::Peer { from, bytes } => Event::Peer { from, bytes },
             Input::Propose { commands, reply } => Event::Propose {
-                caller: self.callers.insert(Waiting::Proposal(reply)),
+                caller: self.callers.insert(WaitingCaller::Proposal(reply)),
                 commands,
             },
             Input::Query {
@@ -208,12 +208,12 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
                 question,
                 reply,
             } => Event::Ask {
-                caller: self.callers.insert(Waiting::Question(reply)),
+                caller: self.callers.insert(WaitingCaller::Question(reply)),
                 consistency,
                 question,
             },
             Input::Members { changes, reply } => Event::Members {
-                caller: self.callers.insert(Waiting::Members(reply)),
+                caller: self.callers.insert(WaitingCaller::Members(reply)),
                 changes,
             },
             Input::Transfer { to } => Event::Transfer(to),
@@ -263,7 +263,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         Ok(())
     }
 
-    fn publish_news(&mut self, news: News) {
+    fn publish_news(&mut self, news: RoundResults) {
         self.views.on_checkpoints(&news.checkpoints);
         if let Some(index) = news.installed {
             drop(self.notices.send(Notice::Installed(index)));

@@ -32,10 +32,10 @@ const GRAMMARS_MAX: usize = 16;
 
 /// A model's vocabulary for grammars, which is read once, and the latest grammars.
 #[derive(Clone, Default)]
-pub struct Words(Arc<WordsRead>);
+pub struct GrammarVocabulary(Arc<GrammarCache>);
 
 #[derive(Default)]
-struct WordsRead {
+struct GrammarCache {
     vocabulary: OnceLock<Vocabulary>,
     /// Grammars by their schemas as JSON, the latest last.
     grammars: Mutex<Vec<(String, Grammar)>>,

@@ -36,26 +36,26 @@ mod stop_signal;
 mod text_engine;
 mod text_error;
 mod text_sessions;
-mod writing;
+mod text_writing;
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use souk_llm::bundled;
+use souk_llm::bundled_model;
 use souk_llm::chat::{ChatTemplate, Conversation, Message};
 use souk_llm::model::{Card, LanguageModel};
 use souk_llm::tokens::{Marks, Tokenizer};
 use souk_node::buyer::Quote;
 use souk_node::buyer::job::Limits;
 
-use forms::Words;
+use forms::GrammarVocabulary;
 
 pub use forms::TextForm;
 pub use stop_signal::StopSignal;
 pub use text_engine::{SessionSize, TextEngine, TextMarket};
 pub use text_error::{TextError, UsedBudget};
 pub use text_sessions::SessionTerms;
-pub use writing::{
+pub use text_writing::{
     Piece, PromptLogprobs, TextEnding, TextRequest, TokenLogprobs, WrittenText, embed_tokens, write,
 };
 
@@ -84,7 +84,7 @@ pub struct TextModel {
     pub tokenizer: Tokenizer,
     /// Positions of a session, including the prompt's.
     pub context_length: usize,
-    words: Words,
+    words: GrammarVocabulary,
 }
 
 /// Opens a model of the user, or the bundled model if the path is its name and no such file exists.
@@ -92,10 +92,10 @@ pub fn open_model(
     path: &Path,
     context: Option<usize>,
 ) -> Result<(LanguageModel, TextModel), TextError> {
-    let model = match path == Path::new(bundled::NAME) && !path.exists() {
+    let model = match path == Path::new(bundled_model::NAME) && !path.exists() {
         true => {
             let folder = tempfile::Builder::new().prefix("souk-model-").tempdir();
-            bundled::open_bundled(folder.map_err(TextError::unexpected)?.path())
+            bundled_model::open_bundled(folder.map_err(TextError::unexpected)?.path())
         }
         false => LanguageModel::open(path),
     }?;
@@ -103,7 +103,7 @@ pub fn open_model(
         card: model.card.clone(),
         tokenizer: model.tokenizer.clone(),
         context_length: reserved_positions(&model, context),
-        words: Words::default(),
+        words: GrammarVocabulary::default(),
     };
     Ok((model, text_model))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use souk_node::buyer::job_files::{JobFiles, KeptPlan, TimedEvent};
+use souk_node::buyer::job_files::{JobFiles, SavedPlan, TimedEvent};
 use souk_node::buyer::journal::{JOBS_FOLDER, SESSION_KEY};
 use souk_node::buyer::{Buyer, JobEvent, Journal, JournalError, Quote, names, plan_json};
 use tokio::sync::{Notify, mpsc};
@@ -35,7 +35,7 @@ impl SessionJournals {
     ) -> Result<(Journal, JobFiles), JournalError> {
         let journal = buyer.create_journal(&self.folder)?;
         let files = JobFiles::new(&self.folder, journal.name());
-        files.keep_plan(&KeptPlan {
+        files.keep_plan(&SavedPlan {
             plan: plan_json::to_json(quote),
             text,
             names: names::provider_names(&quote.listings),

@@ -18,7 +18,7 @@ pub type StepOutputs = BTreeMap<String, Tensor>;
 
 /// Returns a step as the core knows it, or `None` if its numbers describe no sampling.
 pub fn to_core_step(step: Step) -> Option<session::Step> {
-    let (sampling, _) = Sampling::of_numbers(&step.sampling).ok()?;
+    let (sampling, _) = Sampling::from_numbers(&step.sampling).ok()?;
     let numbers = sampling.to_numbers(0);
     // The core writes the likeliest token as no numbers, and compares steps.
     let is_default = numbers == Sampling::default().to_numbers(0);
@@ -36,7 +36,7 @@ pub fn to_core_step(step: Step) -> Option<session::Step> {
 fn to_decoder_step(step: session::Step) -> Step {
     let numbers: Vec<f64> = step.sampling.iter().copied().map(f64::from_bits).collect();
     // A step of the core itself has no numbers, and draws the likeliest token.
-    let sampling = Sampling::of_numbers(&numbers).map_or_else(|_| Sampling::default(), |it| it.0);
+    let sampling = Sampling::from_numbers(&numbers).map_or_else(|_| Sampling::default(), |it| it.0);
     let position = step.after + step.rows.first().map_or(0, |row| row + 1);
     Step {
         after: step.after,
@@ -86,7 +86,7 @@ pub fn are_logits_close(left: &StepOutputs, right: &StepOutputs, rows: Option<&[
 pub fn is_drawn_from_logits(outputs: &StepOutputs, step: session::Step) -> bool {
     let step = to_decoder_step(step);
     let (drawn, logits) = (drawn_tokens(outputs), logits(outputs));
-    let Ok((sampling, position)) = Sampling::of_numbers(&step.sampling) else {
+    let Ok((sampling, position)) = Sampling::from_numbers(&step.sampling) else {
         return false;
     };
     let rows = drawn.len();

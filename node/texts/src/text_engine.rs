@@ -20,7 +20,7 @@ use souk_node::market::{AccountKey, Receipt};
 use souk_onnx::subgraph::Subgraph;
 use souk_registry::measure::{self, CpuMeasurement};
 use souk_vocabulary::processor::session::{Session, State};
-use souk_vocabulary::processor::stepping::{StepError, SteppedSession};
+use souk_vocabulary::processor::stepped_session::{StepError, SteppedSession};
 use souk_vocabulary::processor::{Processor, Program, RunError};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
@@ -38,7 +38,7 @@ const MODEL_FILE: &str = "model.onnx";
 
 /// An engine that computes the steps of a model.
 pub struct TextEngine {
-    backing: Backing,
+    backing: ComputePlace,
     room: usize,
     sequences: u32,
 }
@@ -65,7 +65,7 @@ pub struct SessionSize {
 }
 
 /// Where an engine computes.
-enum Backing {
+enum ComputePlace {
     /// This machine's processor.
     Here {
         program: Arc<dyn Program>,
@@ -99,7 +99,7 @@ impl TextEngine {
         let sequences = size.sequences.min(max_local_sequences(&decoder, room));
         let decoder = Box::new(decoder);
         Ok(Self {
-            backing: Backing::Here { program, decoder },
+            backing: ComputePlace::Here { program, decoder },
             room,
             sequences,
         })
@@ -132,7 +132,7 @@ impl TextEngine {
             observer: market.observer,
             stop,
         };
-        let backing = Backing::Market {
+        let backing = ComputePlace::Market {
             sessions: TextSessions::start(market, terms),
             _weights: weights,
         };
@@ -154,7 +154,7 @@ impl TextEngine {
     /// the session can batch their steps.
     pub fn open_sequences(&self, handle: &Handle) -> Result<Vec<Sequence<'static>>, TextError> {
         let here = match &self.backing {
-            Backing::Here { program, decoder } => {
+            ComputePlace::Here { program, decoder } => {
                 let states = decoder.states.iter().map(|port| State {
                     port: port.clone(),
                     value: decoder.empty_cache(self.room),
@@ -162,11 +162,11 @@ impl TextEngine {
                 let session = SteppedSession::open(program.clone(), states.collect());
                 Some(Arc::new(session.map_err(TextError::unexpected)?))
             }
-            Backing::Market { .. } => None,
+            ComputePlace::Market { .. } => None,
         };
         let steps = |number| match (&self.backing, &here) {
-            (Backing::Market { sessions, .. }, _) => sessions.sequence_steps(number, handle),
-            (Backing::Here { .. }, here) => {
+            (ComputePlace::Market { sessions, .. }, _) => sessions.sequence_steps(number, handle),
+            (ComputePlace::Here { .. }, here) => {
                 let here = here.clone().expect("it was opened");
                 build_local_steps(here, number)
             }
@@ -182,24 +182,24 @@ impl TextEngine {
     /// failed.
     pub async fn end_leases(&self) -> (Vec<Receipt>, Option<TextError>) {
         match &self.backing {
-            Backing::Here { .. } => (Vec::new(), None),
-            Backing::Market { sessions, .. } => sessions.finish_sessions().await,
+            ComputePlace::Here { .. } => (Vec::new(), None),
+            ComputePlace::Market { sessions, .. } => sessions.finish_sessions().await,
         }
     }
 
     /// Returns the providers of the latest session of a text in the market.
     pub async fn session_providers(&self) -> Vec<AccountKey> {
         match &self.backing {
-            Backing::Here { .. } => Vec::new(),
-            Backing::Market { sessions, .. } => sessions.provider_accounts().await,
+            ComputePlace::Here { .. } => Vec::new(),
+            ComputePlace::Market { sessions, .. } => sessions.provider_accounts().await,
         }
     }
 
     /// Describes where the engine computes.
     pub fn describe_location(&self) -> &'static str {
         match self.backing {
-            Backing::Here { .. } => "on this machine, no market",
-            Backing::Market { .. } => "in the market",
+            ComputePlace::Here { .. } => "on this machine, no market",
+            ComputePlace::Market { .. } => "in the market",
         }
     }
 }

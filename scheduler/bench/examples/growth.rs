@@ -48,7 +48,7 @@ fn main() -> Result<()> {
         lines.push((name, colour, points));
     }
     if let Some(out) = out {
-        std::fs::write(&out, drawing(&lines)?)?;
+        std::fs::write(&out, draw_chart(&lines)?)?;
         println!("{out}");
     }
     Ok(())
@@ -78,7 +78,7 @@ fn y(seconds: f64) -> f64 {
 
 type Line = (&'static str, &'static str, Vec<(f64, f64)>);
 
-fn drawing(lines: &[Line]) -> Result<String> {
+fn draw_chart(lines: &[Line]) -> Result<String> {
     let mut svg = String::new();
     writeln!(
         svg,

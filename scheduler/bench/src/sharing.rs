@@ -235,7 +235,7 @@ fn search(
     let rounds = if emulated { 1 } else { ROUNDS };
     let mut shares: Vec<(Duration, f64)> = (1..SHARES)
         .map(|step| step as f64 / SHARES as f64)
-        .map(|part| (least(part, alone), part))
+        .map(|part| (least_time(part, alone), part))
         .collect();
     shares.sort_by_key(|(least, _)| *least);
     let mut best: Option<BestShares> = None;
@@ -265,7 +265,7 @@ fn search(
 }
 
 /// Returns the least time of both devices, if each needs its part of its time alone.
-fn least(part: f64, alone: [Duration; 2]) -> Duration {
+fn least_time(part: f64, alone: [Duration; 2]) -> Duration {
     alone[0].mul_f64(part).max(alone[1].mul_f64(1.0 - part))
 }
 

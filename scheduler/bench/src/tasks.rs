@@ -26,7 +26,7 @@ const MICRO: Time = 1_000_000;
 const ROUNDS: usize = 5;
 
 /// A graph: its name, its number of tasks and its dependencies.
-type Shape = (&'static str, usize, Vec<(usize, usize)>);
+type GraphShape = (&'static str, usize, Vec<(usize, usize)>);
 
 /// All figures of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -95,7 +95,7 @@ pub fn measure_tasks(devices: usize) -> std::io::Result<TaskReport> {
             |task: usize| [0, 31, 62].map(|shift| (row(task) + (task + shift) % width, task));
         (width..tasks).flat_map(needs).collect::<Vec<_>>()
     };
-    let shapes: [Shape; 4] = [
+    let shapes: [GraphShape; 4] = [
         ("fan-out", 100_000, fan(100_000)),
         ("chain", 10_000, chain(10_000)),
         ("three dependencies each", 10_000, rows(10_000)),

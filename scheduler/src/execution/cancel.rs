@@ -16,7 +16,7 @@ pub struct Cancel {
 #[derive(Default)]
 struct CancelShared {
     state: Mutex<CancelState>,
-    told: Condvar,
+    condvar: Condvar,
 }
 
 #[derive(Default)]
@@ -42,7 +42,7 @@ impl Cancel {
             std::mem::take(&mut state.jobs)
         };
         jobs.values().for_each(Canceller::cancel);
-        self.inner.told.notify_all();
+        self.inner.condvar.notify_all();
     }
 
     /// Returns whether the signal has been sent.
@@ -86,7 +86,7 @@ impl Cancel {
             let value = catch_unwind(AssertUnwindSafe(work));
             let _state = inner.lock_state();
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
-            inner.told.notify_all();
+            inner.condvar.notify_all();
         };
         std::thread::Builder::new()
             .name("run".to_owned())
@@ -100,7 +100,7 @@ impl Cancel {
                 None if state.cancelled => return Ok(None),
                 None => {}
             }
-            let waited = self.inner.told.wait(state);
+            let waited = self.inner.condvar.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }

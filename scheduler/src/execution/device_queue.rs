@@ -18,12 +18,12 @@ use crate::planning::schedule::Schedule;
 
 /// The queue of runs for the device.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct RunQueue {
     /// The first shared run starts it.
     pool: OnceLock<WorkerPool>,
 }
 
-impl Turns {
+impl RunQueue {
     /// Runs a task when it is its owner's turn.
     ///
     /// # Errors

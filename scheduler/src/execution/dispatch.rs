@@ -4,8 +4,8 @@
 //! Times are picoseconds since the start of the job, as in the graph's problem
 //! ([`SECOND`](crate::planning::time::SECOND)).
 
-mod dynamic;
-mod planned;
+mod dynamic_queues;
+mod planned_queues;
 mod replan;
 
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::learning::Speeds;
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};
-use dynamic::DynamicQueues;
-use planned::PlannedQueues;
+use dynamic_queues::DynamicQueues;
+use planned_queues::PlannedQueues;
 
 /// Total time of the small tasks that a device takes at once. It is long enough to make the cost of
 /// taking them small (about a microsecond), and short enough that other devices do not wait for
@@ -140,25 +140,25 @@ pub struct Dispatch {
     /// Transfer time between the host and a device for a task, by task and device; or empty.
     host_transfers: Arc<[Time]>,
     /// The corrections at the time of the present plan, against which the dispatch measures drift.
-    believed: Speeds,
+    planned_speeds: Speeds,
     state: Vec<TaskState>,
     /// The device that took each task.
-    place: Vec<u8>,
-    left: usize,
-    lost: u64,
+    device_by_task: Vec<u8>,
+    tasks_left: usize,
+    lost_devices: u64,
     /// The expected end of the tasks that each device has taken.
     busy_until: Vec<Time>,
     /// Estimated time of the tasks that wait for each device.
     load: Vec<Time>,
     /// The corrections in the sums of the queues, and the set of devices whose corrections have
     /// changed since.
-    summed: Vec<f64>,
-    stale: u64,
+    summed_factors: Vec<f64>,
+    stale_devices: u64,
     /// Devices that got tasks while another device took its own: they may be asleep.
-    woken: u64,
+    woken_devices: u64,
     drift: Vec<Drift>,
     /// Whether devices never steal tasks and never run their own ahead of their turn.
-    keeps: bool,
+    keeps_plan: bool,
     mode: DispatchMode,
     counts: Counts,
 }
@@ -211,18 +211,18 @@ impl Dispatch {
         };
         let mut dispatch = Self {
             kinds,
-            believed: speeds.clone(),
+            planned_speeds: speeds.clone(),
             state,
-            place: vec![0; tasks],
-            left: tasks,
-            lost: 0,
+            device_by_task: vec![0; tasks],
+            tasks_left: tasks,
+            lost_devices: 0,
             busy_until: vec![0; devices],
             load: vec![0; devices],
-            summed: vec![1.0; speeds.kind_count() * devices],
-            stale: 0,
-            woken: 0,
+            summed_factors: vec![1.0; speeds.kind_count() * devices],
+            stale_devices: 0,
+            woken_devices: 0,
             drift: vec![Drift::default(); devices],
-            keeps: false,
+            keeps_plan: false,
             mode,
             counts: Counts::default(),
             host_transfers: Arc::default(),
@@ -259,8 +259,8 @@ impl Dispatch {
     /// Sets whether planned tasks keep their devices and their order. If so, no device steals a
     /// task or runs its own ahead of their turn while all devices work, even if it is idle.
     #[must_use]
-    pub fn with_keep_plan(self, keeps: bool) -> Self {
-        Self { keeps, ..self }
+    pub fn with_keep_plan(self, keeps_plan: bool) -> Self {
+        Self { keeps_plan, ..self }
     }
 
     /// Returns the number of tasks.
@@ -272,7 +272,7 @@ impl Dispatch {
     /// Returns the number of tasks that are not done.
     #[must_use]
     pub fn remaining_tasks(&self) -> usize {
-        self.left
+        self.tasks_left
     }
 
     /// Returns the counts of exceptional events so far.
@@ -290,7 +290,7 @@ impl Dispatch {
     /// Returns the device that ran a task or runs it now.
     #[must_use]
     pub fn device_of(&self, task: usize) -> Option<usize> {
-        (self.state[task] != TaskState::Waiting).then(|| usize::from(self.place[task]))
+        (self.state[task] != TaskState::Waiting).then(|| usize::from(self.device_by_task[task]))
     }
 
     /// Returns the longest waiting time of any device: the estimated time of its waiting tasks.
@@ -303,7 +303,7 @@ impl Dispatch {
     /// has none now.
     pub fn take_batch(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) {
         batch.clear();
-        if self.is_lost(device) || self.left == 0 {
+        if self.is_lost(device) || self.tasks_left == 0 {
             return;
         }
         match self.mode {
@@ -315,7 +315,7 @@ impl Dispatch {
     /// Returns the set of devices that got work since a [`take_batch`](Self::take_batch) of another
     /// device, one bit each.
     pub fn take_woken_devices(&mut self) -> u64 {
-        std::mem::take(&mut self.woken)
+        std::mem::take(&mut self.woken_devices)
     }
 
     /// Records a batch, or the first tasks of it, as done by a device in `took`. Returns the set of
@@ -331,7 +331,7 @@ impl Dispatch {
             self.state[task as usize] = TaskState::Done;
             estimated += self.problem.exec_time(task as usize, device) as f64;
         }
-        self.left -= tasks.len();
+        self.tasks_left -= tasks.len();
         self.record_speeds(device, tasks, estimated, took as f64);
         let mut wake = match self.mode {
             DispatchMode::Planned(_) => self.free_planned(tasks),
@@ -395,7 +395,7 @@ impl Dispatch {
     /// Returns the time when a task's inputs can be on a device, if all transfers start now.
     fn arrival_time(&self, task: usize, device: usize, now: Time) -> Time {
         let transfers = self.problem.inputs_of(task).map(|(before, bytes)| {
-            let from = usize::from(self.place[before]);
+            let from = usize::from(self.device_by_task[before]);
             self.problem.transfer_time(from, device, bytes)
         });
         now + transfers.max().unwrap_or(0)
@@ -404,7 +404,7 @@ impl Dispatch {
     /// Returns whether a device is lost to the job.
     #[must_use]
     pub fn is_lost(&self, device: usize) -> bool {
-        self.lost >> device & 1 == 1
+        self.lost_devices >> device & 1 == 1
     }
 
     fn assign_task(&mut self, task: u32, device: usize, batch: &mut Vec<u32>) {
@@ -414,7 +414,7 @@ impl Dispatch {
             "a task is given out once"
         );
         self.state[task as usize] = TaskState::Taken;
-        self.place[task as usize] = device as u8;
+        self.device_by_task[task as usize] = device as u8;
         batch.push(task);
     }
 
@@ -426,7 +426,7 @@ impl Dispatch {
             let kind = |task: u32| self.kinds.get(task as usize).copied().unwrap_or(0);
             let believed = tasks.iter().map(|&task| {
                 let exec = self.problem.exec_time(task as usize, device) as f64;
-                exec * self.believed.factor(kind(task), device)
+                exec * self.planned_speeds.factor(kind(task), device)
             });
             let drift = &mut self.drift[device];
             drift.estimated += believed.sum::<f64>();
@@ -438,10 +438,10 @@ impl Dispatch {
             let kind = self.kinds.get(task as usize).copied().unwrap_or(0);
             if last != Some(kind) {
                 self.speeds.record_ratio(kind, device, estimated, took);
-                let summed = self.summed[usize::from(kind) * self.load.len() + device];
+                let summed = self.summed_factors[usize::from(kind) * self.load.len() + device];
                 let change = self.speeds.factor(kind, device) / summed;
                 if !(1.0 / SUM_STALE..=SUM_STALE).contains(&change) {
-                    self.stale |= 1 << device;
+                    self.stale_devices |= 1 << device;
                 }
                 last = Some(kind);
             }

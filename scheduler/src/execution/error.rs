@@ -6,7 +6,7 @@ use souk_onnx::DecodeError;
 use souk_onnx::states::StateError;
 use souk_onnx::subgraph::{CompileError, UnsupportedReason};
 use souk_vocabulary::processor::RunError;
-use souk_vocabulary::processor::stepping::StepError;
+use souk_vocabulary::processor::stepped_session::StepError;
 use thiserror::Error;
 
 use super::worker_pool::SubmitError;

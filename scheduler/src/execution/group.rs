@@ -8,7 +8,7 @@
 //! go to disk.
 
 mod core_contention;
-mod device_preferences;
+mod device_requirements;
 mod emulated_time;
 mod execution_plan;
 mod fallbacks;
@@ -54,7 +54,7 @@ use souk_vocabulary::processor::Processor;
 use super::cancel::Cancel;
 use super::dispatch::{ResultQuestion, Results};
 use super::error::{GroupError, GroupRunError, TaskError};
-use super::group::core_contention::Watch;
+use super::group::core_contention::CoreContentionWatch;
 use super::group::execution_plan::ExecutionPlan;
 use super::group::group_problem::{GroupSetting, ReplacedPlan};
 use super::group::memories::{Memories, MemoryError};
@@ -63,8 +63,8 @@ use super::group::prefetcher::Prefetcher;
 use super::group::program_cache::ProgramCache;
 use super::group::run_state::{FragmentUsage, RunState, RunTotals};
 use super::lock::lock;
-use super::metering::{report_label, to_micros};
-use super::report::{Against, SingleForecast};
+use super::report::{ExpectedRun, SingleForecast};
+use super::run_figures::{report_label, to_micros};
 use super::task::{Clock, PLANS_MAX, PlanKey, Precedence, RunResult, Task, key};
 use super::worker_pool::{Job, Moment, WorkerPool};
 use crate::learning::core_sharing::Cores;
@@ -132,15 +132,15 @@ pub(super) struct DeviceGroup {
     clock: Arc<Clock>,
     memories: Arc<Memories>,
     prefetcher: Prefetcher,
-    loaded: Arc<ProgramCache>,
+    program_cache: Arc<ProgramCache>,
     speeds: Mutex<Speeds>,
     costs: Mutex<DeviceHistories>,
     sharing: Sharing,
     objective: Objective,
     cores: Cores,
-    watch: Arc<Mutex<Watch>>,
+    watch: Arc<Mutex<CoreContentionWatch>>,
     plans: Mutex<VecDeque<(PlanKey, Arc<ExecutionPlan>)>>,
-    returning: LostDevices,
+    lost_devices: LostDevices,
 }
 
 impl DeviceGroup {
@@ -177,12 +177,12 @@ impl DeviceGroup {
             label: name.to_owned(),
             pool,
             prefetcher: Prefetcher::start(memories.clone())?,
-            loaded: Arc::new(ProgramCache::new(members.len())),
+            program_cache: Arc::new(ProgramCache::new(members.len())),
             speeds: Mutex::new(Speeds::new(KINDS, members.len())),
             costs: Mutex::new(new_histories(&members, cores.clone())),
-            watch: Arc::new(Mutex::new(Watch::new(cores.clone()))),
+            watch: Arc::new(Mutex::new(CoreContentionWatch::new(cores.clone()))),
             cores,
-            returning: LostDevices::new(members.clone(), config.retrials),
+            lost_devices: LostDevices::new(members.clone(), config.retrials),
             sharing: config.sharing,
             objective: config.objective,
             members,
@@ -262,11 +262,11 @@ impl DeviceGroup {
         let left = || Some(until.0.deadline?.duration_since(Moment::now()));
         let plan = self.plan_for_task(task, left())?;
         // Nodes with a fixed device can run nowhere else.
-        let wished = plan.wished || plan.energy.mode.is_some();
+        let has_requirements = plan.has_requirements || plan.energy.mode.is_some();
         match self.run_plan(task, plan, until.0, until.1, request) {
             // The devices that nodes asked for failed: plan again over any others and start from
             // the beginning.
-            Err(TaskError::Group(GroupRunError::NoDevice { .. })) if wished => {
+            Err(TaskError::Group(GroupRunError::NoDevice { .. })) if has_requirements => {
                 let key = key(task);
                 self.lock_plans().retain(|(held, _)| *held != key);
                 self.run_plan(
@@ -355,7 +355,7 @@ impl DeviceGroup {
     /// Returns the fate of a failed device's results: all survive in host memory, unless a device
     /// has a memory of its own.
     fn surviving_results(&self, state: Arc<RunState>) -> Results {
-        if !self.memories.any_own() {
+        if !self.memories.has_device_memory() {
             return Results::Survive;
         }
         Results::Kept(Arc::new(move |ask| match ask {
@@ -413,7 +413,7 @@ impl DeviceGroup {
         } = finished;
         report.read_times(&timeline);
         let makespan = modelled.unwrap_or(Duration::from_micros(report.makespan_micros));
-        report.against = Some(Against {
+        report.against = Some(ExpectedRun {
             expected_micros: to_micros(expected),
             expected_joules: plan.energy.joules,
             single: plan.single.map(|(device, time)| SingleForecast {
@@ -486,7 +486,7 @@ impl DeviceGroup {
         GroupSetting {
             members: &self.members,
             store: &self.store,
-            loaded: &self.loaded,
+            program_cache: &self.program_cache,
             links: self.memories.links(),
             sharing: &self.sharing,
             cores: &self.cores,

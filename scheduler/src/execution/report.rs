@@ -28,7 +28,7 @@ pub struct Report {
     pub memory: BTreeMap<String, MemoryReport>,
     /// The plan's expectation and that of the best single device, for one run of several devices.
     #[serde(default)]
-    pub against: Option<Against>,
+    pub against: Option<ExpectedRun>,
     /// The work that devices lacked support for, refused or failed at, with the devices that did it
     /// instead.
     #[serde(default)]
@@ -85,7 +85,7 @@ pub struct MemoryReport {
 
 /// The expectations that a run compares with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Against {
+pub struct ExpectedRun {
     /// Makespan in the plan, in microseconds.
     pub expected_micros: u64,
     /// Joules in the plan; none if those of a device are unknown.

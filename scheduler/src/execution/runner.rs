@@ -13,11 +13,11 @@ use souk_memory::{ContentId, Store};
 use souk_vocabulary::processor::Processor;
 
 use super::cancel::Cancel;
-use super::device_queue::Turns;
+use super::device_queue::RunQueue;
 use super::error::{GroupError, GroupRunError, TaskError};
 use super::group::{DeviceGroup, GroupConfig, GroupDevice, LostDevice, Request, Stream};
-use super::metering;
 use super::programs::Programs;
+use super::run_figures;
 use super::sessions::Sessions;
 use super::single_device::SingleDevice;
 use super::single_history::SingleHistory;
@@ -34,7 +34,7 @@ pub struct Runner {
 
 pub(super) enum Engine {
     /// The caller's thread runs the device, or owners take turns.
-    One(Arc<SingleDevice>, Turns),
+    One(Arc<SingleDevice>, RunQueue),
     /// Each device has its own thread. A run continues for a while after its caller has left.
     Group(Arc<DeviceGroup>),
 }
@@ -49,9 +49,9 @@ impl Runner {
         store: Arc<Store>,
         clock: Arc<Clock>,
     ) -> Self {
-        let label = metering::report_label(label, &*processor);
+        let label = run_figures::report_label(label, &*processor);
         let one = SingleDevice {
-            seen: SingleHistory::new(&label, processor.clone()),
+            history: SingleHistory::new(&label, processor.clone()),
             label: label.clone(),
             processor,
             store: store.clone(),
@@ -62,7 +62,7 @@ impl Runner {
         Self {
             store,
             label,
-            engine: Engine::One(Arc::new(one), Turns::default()),
+            engine: Engine::One(Arc::new(one), RunQueue::default()),
         }
     }
 
@@ -134,7 +134,7 @@ impl Runner {
     /// Loads the devices' cost history, so that estimates start from it.
     pub fn load_history(&self, costs: &CostHistory) {
         match &self.engine {
-            Engine::One(one, _) => one.seen.load_history(costs),
+            Engine::One(one, _) => one.history.load_history(costs),
             Engine::Group(device_group) => device_group.load_history(costs),
         }
     }
@@ -144,7 +144,7 @@ impl Runner {
     #[must_use]
     pub fn cost_history(&self) -> CostHistory {
         match &self.engine {
-            Engine::One(one, _) => one.seen.cost_history(),
+            Engine::One(one, _) => one.history.cost_history(),
             Engine::Group(device_group) => device_group.cost_history(),
         }
     }

@@ -11,7 +11,7 @@ use souk_onnx as onnx;
 use souk_onnx::states::StatePort;
 use souk_onnx::subgraph::Port;
 use souk_vocabulary::processor::session::State;
-use souk_vocabulary::processor::stepping::SteppedSession;
+use souk_vocabulary::processor::stepped_session::SteppedSession;
 use souk_vocabulary::processor::{Outcome, Program};
 
 use super::error::{SessionError, TaskError};

@@ -11,9 +11,9 @@ use souk_onnx::subgraph::Subgraph;
 use souk_vocabulary::processor::{Processor, Program};
 
 use super::error::TaskError;
-use super::metering::{bytes_of_all, device_report, end_of};
 use super::programs::Programs;
-use super::report::{Against, Report};
+use super::report::{ExpectedRun, Report};
+use super::run_figures::{bytes_of_all, device_report, end_of};
 use super::sessions::Sessions;
 use super::single_history::SingleHistory;
 use super::task::{Clock, RunResult, Task, weights_of};
@@ -26,7 +26,7 @@ pub(super) struct SingleDevice {
     pub(super) store: Arc<Store>,
     pub(super) clock: Arc<Clock>,
     pub(super) programs: Programs,
-    pub(super) seen: SingleHistory,
+    pub(super) history: SingleHistory,
     /// Set if this process serves a single lease.
     pub(super) sessions: OnceLock<Sessions>,
 }
@@ -47,7 +47,7 @@ impl SingleDevice {
         let (outcome, forecast) = match stepped {
             Some(outcome) => (outcome, None),
             None => {
-                let forecast = self.seen.forecast_task(&self.store, task);
+                let forecast = self.history.forecast_task(&self.store, task);
                 (program.run(&task.inputs)?, forecast)
             }
         };
@@ -62,12 +62,13 @@ impl SingleDevice {
         };
         report.read_times(&timeline);
         let expected = forecast.as_ref().and_then(|forecast| forecast.expected);
-        report.against = expected.map(|expected| Against {
+        report.against = expected.map(|expected| ExpectedRun {
             expected_micros: u64::try_from(expected.as_micros()).unwrap_or(u64::MAX),
             expected_joules: forecast.as_ref().and_then(|forecast| forecast.joules),
             single: None,
         });
-        let learned = forecast.and_then(|forecast| self.seen.record_outcome(&forecast, &outcome));
+        let learned =
+            forecast.and_then(|forecast| self.history.record_outcome(&forecast, &outcome));
         Ok(RunResult {
             makespan: match self.processor.profile().emulated {
                 true => outcome.busy,

@@ -15,7 +15,7 @@ use super::group::{self, GroupDevice, group_problem, offers};
 use super::lock::lock;
 use super::task::{PLANS_MAX, PlanKey, Task, key};
 use crate::graph::{Bindings, Graph, NodeId};
-use crate::learning::core_sharing::{Cores, Standing};
+use crate::learning::core_sharing::{CoreUse, Cores};
 use crate::learning::device_histories::DeviceHistories;
 use crate::learning::estimates::{OperatorEstimates, OperatorShare, joint_measurement};
 use crate::learning::{CostHistory, KINDS, Measurement, Speeds};
@@ -90,9 +90,9 @@ impl SingleHistory {
     fn of_graph(&self, graph: Arc<Graph>, model: ContentId) -> Forecast {
         let offers = offers::profile_offers(&self.members, &graph);
         let speeds = Speeds::new(KINDS, 1);
-        let standing = vec![Standing::Alone];
+        let core_use = vec![CoreUse::Alone];
         let histories = lock(&self.costs);
-        let known = OperatorEstimates::new(&graph, (&offers, standing), &histories, &speeds);
+        let known = OperatorEstimates::new(&graph, (&offers, core_use), &histories, &speeds);
         let watts = group_problem::graph_watts(&self.members, &known, &histories);
         let nodes: Vec<NodeId> = (0..graph.nodes().len()).map(NodeId).collect();
         let is_certain = known.is_certain(&nodes);

@@ -143,10 +143,10 @@ impl Timeline {
 }
 
 /// Returns the total length of the periods, with overlaps counted once.
-fn covered_length(mut stretches: Vec<(u64, u64)>) -> u64 {
-    stretches.sort_unstable();
+fn covered_length(mut intervals: Vec<(u64, u64)>) -> u64 {
+    intervals.sort_unstable();
     let (mut covered, mut reached) = (0, 0);
-    for (start, end) in stretches {
+    for (start, end) in intervals {
         covered += end.saturating_sub(start.max(reached));
         reached = reached.max(end);
     }

@@ -25,7 +25,7 @@ use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
 use job::{ActiveJob, BatchRun};
 
-pub use job::{Call, DeviceUse, Execution, Fault, Job, JobEnd, Stretch, TaskFunction, TaskTime};
+pub use job::{BusyPeriod, Call, DeviceUse, Execution, Fault, Job, JobEnd, TaskFunction, TaskTime};
 pub use moment::Moment;
 
 /// Polls for work before a device sleeps: about 20 us, twice the time to sleep and wake.

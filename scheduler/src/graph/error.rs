@@ -2,7 +2,7 @@
 //! the model.
 
 use souk_memory::DType;
-use souk_onnx::budget::Beyond;
+use souk_onnx::budget::ExceededLimit;
 use souk_onnx::expansion::ExpansionError;
 use souk_onnx::{DecodeError, TensorDataError};
 use thiserror::Error;
@@ -18,7 +18,7 @@ pub enum ImportError {
     Decode(#[from] DecodeError),
     /// The model exceeds a limit of the reader.
     #[error(transparent)]
-    Beyond(#[from] Beyond),
+    Beyond(#[from] ExceededLimit),
     /// The import cannot inline the model's functions at their calls.
     #[error(transparent)]
     Function(#[from] FunctionError),

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use souk_onnx::budget::{Beyond, Usage};
+use souk_onnx::budget::{ExceededLimit, Usage};
 use souk_onnx::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
 use thiserror::Error;
 
@@ -23,7 +23,7 @@ const DEPTH_MAX: usize = 32;
 pub enum FunctionError {
     /// The functions expand to more than a model may have.
     #[error(transparent)]
-    Beyond(#[from] Beyond),
+    Beyond(#[from] ExceededLimit),
     /// A function calls itself or nests too deep.
     #[error("function {function:?} calls itself, or is more than {DEPTH_MAX} calls deep")]
     Recursion {
@@ -580,7 +580,7 @@ mod tests {
         let refused = inline_functions(&mut model);
         assert!(matches!(
             refused,
-            Err(FunctionError::Beyond(Beyond::Memory { .. }))
+            Err(FunctionError::Beyond(ExceededLimit::Memory { .. }))
         ));
     }
 }

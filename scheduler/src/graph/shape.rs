@@ -20,7 +20,7 @@ mod matmul;
 mod operation;
 mod reduce;
 mod resize;
-mod routed;
+mod routed_matmul;
 mod sequence;
 mod table;
 mod work;
@@ -223,7 +223,7 @@ pub(crate) fn infer_outputs(
     } else if sampling::is_sample(node) {
         vec![infer_sampler(&operation)]
     } else if routing::is_routed(node) {
-        routed::infer_routed(&operation)
+        routed_matmul::infer_routed(&operation)
     } else {
         Vec::new()
     };

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 
 /// The part that a device takes in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum CoreUse {
     /// The device has its cores to itself, if it needs any.
     Alone,
     /// The device computes while others use its cores.
@@ -64,29 +64,29 @@ impl Cores {
 
     /// Returns the arrangements to plan: with one of the devices that share cores, or with all of
     /// them, each slower.
-    pub fn arrangements(&self) -> Vec<Vec<Standing>> {
+    pub fn arrangements(&self) -> Vec<Vec<CoreUse>> {
         let sharing: Vec<usize> = (0..self.shared.len())
             .filter(|&device| self.shared[device])
             .collect();
         if sharing.is_empty() {
-            return vec![vec![Standing::Alone; self.shared.len()]];
+            return vec![vec![CoreUse::Alone; self.shared.len()]];
         }
-        let arrangement = |of_sharing: &dyn Fn(usize) -> Standing| -> Vec<Standing> {
+        let arrangement = |of_sharing: &dyn Fn(usize) -> CoreUse| -> Vec<CoreUse> {
             let devices = self.shared.iter().enumerate();
             let each = devices.map(|(device, &shared)| match shared {
                 true => of_sharing(device),
-                false => Standing::Alone,
+                false => CoreUse::Alone,
             });
             each.collect()
         };
         let with_one = sharing.iter().map(|&one| {
             arrangement(&|device| match device == one {
-                true => Standing::Alone,
-                false => Standing::Out,
+                true => CoreUse::Alone,
+                false => CoreUse::Out,
             })
         });
         with_one
-            .chain([arrangement(&|_| Standing::Beside)])
+            .chain([arrangement(&|_| CoreUse::Beside)])
             .collect()
     }
 }

@@ -3,7 +3,7 @@
 
 use souk_vocabulary::history::{History, JointMeasurement};
 
-use super::core_sharing::{Cores, Standing, mixed_time};
+use super::core_sharing::{CoreUse, Cores, mixed_time};
 use super::history::{CostHistory, Measurement, history_name};
 
 /// Suffix of a device's name for the history of its times while others computed on its cores.
@@ -18,7 +18,7 @@ pub(crate) struct DeviceHistories {
     histories: Vec<History>,
     cores: Cores,
     /// Times of each device while others computed on its cores.
-    beside: Vec<History>,
+    shared_core_histories: Vec<History>,
     /// Number of changes that matter to plans, and number of fragments with a reported time.
     news: u64,
     told: u64,
@@ -32,7 +32,7 @@ impl DeviceHistories {
             .collect();
         Self {
             histories: vec![History::default(); names.len()],
-            beside: vec![History::default(); names.len()],
+            shared_core_histories: vec![History::default(); names.len()],
             names,
             cores,
             news: 0,
@@ -44,7 +44,10 @@ impl DeviceHistories {
     pub fn load_history(&mut self, costs: &CostHistory) {
         let beside = self.names.iter().map(|name| format!("{name}{BESIDE}"));
         let names = self.names.iter().cloned().chain(beside);
-        let histories = self.histories.iter_mut().chain(&mut self.beside);
+        let histories = self
+            .histories
+            .iter_mut()
+            .chain(&mut self.shared_core_histories);
         for (name, history) in names.zip(histories) {
             if let Some(kept) = costs.history_for(&name) {
                 history.clone_from(kept);
@@ -59,7 +62,7 @@ impl DeviceHistories {
         let sharing = (0..self.names.len()).filter(|&device| self.cores.is_shared(device));
         let beside = sharing.map(|device| {
             let name = format!("{}{BESIDE}", self.names[device]);
-            (name, self.beside[device].clone())
+            (name, self.shared_core_histories[device].clone())
         });
         let known = beside.filter(|(_, history)| !history.records().is_empty());
         CostHistory::of_devices(alone.chain(known))
@@ -89,7 +92,7 @@ impl DeviceHistories {
         for part in &mut slower.parts {
             part.prior = alone.correction_factor(part) * slow;
         }
-        let beside = &mut self.beside[device];
+        let beside = &mut self.shared_core_histories[device];
         let of_alone = alone.expected_joint(&measured.parts);
         let of_beside = beside.expected_joint(&slower.parts);
         let ratio = measured.seconds / mixed_time(of_alone, of_beside, part);
@@ -113,7 +116,7 @@ impl DeviceHistories {
     /// Counts a fragment for all other devices. A device without work for a long time should get a
     /// trial, and that is a change for plans.
     fn pass_over(&mut self, told: usize) {
-        for histories in [&mut self.histories, &mut self.beside] {
+        for histories in [&mut self.histories, &mut self.shared_core_histories] {
             let others = histories.iter_mut().enumerate();
             let others = others.filter(|(member, _)| *member != told);
             let tried = others.filter_map(|(_, history)| history.pass_over().then_some(()));
@@ -124,15 +127,15 @@ impl DeviceHistories {
     /// Returns the factor by which others on its cores slow a device, for operators without a
     /// measurement: the mean over operators that were measured both ways.
     pub(super) fn slow_factor(&self, device: usize) -> f64 {
-        let seen = self.beside[device].slowdown_over(&self.histories[device]);
+        let seen = self.shared_core_histories[device].slowdown_over(&self.histories[device]);
         seen.map_or(self.cores.slow, |seen| seen.max(1.0))
     }
 
     /// Returns the history that matches a device's standing.
-    pub(super) fn history_for(&self, device: usize, standing: Standing) -> &History {
-        match standing {
-            Standing::Alone | Standing::Out => &self.histories[device],
-            Standing::Beside => &self.beside[device],
+    pub(super) fn history_for(&self, device: usize, core_use: CoreUse) -> &History {
+        match core_use {
+            CoreUse::Alone | CoreUse::Out => &self.histories[device],
+            CoreUse::Beside => &self.shared_core_histories[device],
         }
     }
 

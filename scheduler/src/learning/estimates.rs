@@ -17,7 +17,7 @@ use souk_onnx::work::{Extent, Work};
 use souk_vocabulary::history::{self, JointMeasurement, Key, Part};
 use souk_vocabulary::processor::Energy;
 
-use super::core_sharing::Standing;
+use super::core_sharing::CoreUse;
 use super::device_histories::DeviceHistories;
 use super::speeds::{Speeds, kind_of_class};
 use crate::graph::{Graph, Node, NodeId, ValueId};
@@ -41,7 +41,7 @@ pub(crate) struct OperatorShare {
 impl OperatorShare {
     /// Returns the seconds on a device by its history of exactly this key.
     pub fn forecast_seconds(&self, device: usize, histories: &DeviceHistories) -> Option<f64> {
-        let history = histories.history_for(device, Standing::Alone);
+        let history = histories.history_for(device, CoreUse::Alone);
         history.expected_time(&self.key, self.modelled[device])
     }
 }
@@ -89,7 +89,7 @@ pub(crate) struct OperatorEstimates {
     /// Expected seconds with the device's cores to itself.
     pub alone: Vec<Vec<f64>>,
     /// The part that each device takes.
-    pub standing: Vec<Standing>,
+    pub core_use: Vec<CoreUse>,
     /// Whether the work of each node is known in advance.
     certain: Vec<bool>,
     /// The part of each device's time that past runs measured on the device alone.
@@ -100,7 +100,7 @@ pub(crate) struct OperatorEstimates {
 impl OperatorEstimates {
     pub fn new(
         graph: &Graph,
-        (offers, standing): (&[Offer], Vec<Standing>),
+        (offers, core_use): (&[Offer], Vec<CoreUse>),
         histories: &DeviceHistories,
         speeds: &Speeds,
     ) -> Self {
@@ -115,24 +115,24 @@ impl OperatorEstimates {
             .collect();
         for entry in &mut alike {
             let alone = (0..offers.len()).map(|device| {
-                let by_others = || {
+                let estimate_from_others = || {
                     histories
-                        .history_for(device, Standing::Alone)
-                        .by_others(&entry.key)
+                        .history_for(device, CoreUse::Alone)
+                        .estimate_from_others(&entry.key)
                 };
-                let known = entry.known_factor(device, Standing::Alone, histories);
-                let beside = || entry.known_factor(device, Standing::Beside, histories);
+                let known = entry.known_factor(device, CoreUse::Alone, histories);
+                let beside = || entry.known_factor(device, CoreUse::Beside, histories);
                 let known = known.or_else(|| Some(beside()? / slow[device]));
-                let known = known.or_else(by_others);
+                let known = known.or_else(estimate_from_others);
                 known.unwrap_or_else(|| speeds.factor(entry.kind, device))
             });
             entry.alone = alone.collect();
-            let known = standing.iter().enumerate().map(|(device, &standing)| {
+            let known = core_use.iter().enumerate().map(|(device, &core_use)| {
                 let alone = entry.alone[device];
-                let known = || entry.known_factor(device, standing, histories);
-                match standing {
-                    Standing::Alone | Standing::Out => alone,
-                    Standing::Beside => known().unwrap_or_else(|| alone * slow[device]),
+                let known = || entry.known_factor(device, core_use, histories);
+                match core_use {
+                    CoreUse::Alone | CoreUse::Out => alone,
+                    CoreUse::Beside => known().unwrap_or_else(|| alone * slow[device]),
                 }
             });
             entry.factor = known.collect();
@@ -154,8 +154,8 @@ impl OperatorEstimates {
         Self {
             seconds: rows(|entry, device| entry.factor[device]),
             alone: rows(|entry, device| entry.alone[device]),
-            seen_alone: seen_alone(&alike, &standing, histories),
-            standing,
+            seen_alone: seen_alone(&alike, &core_use, histories),
+            core_use,
             certain: graph.nodes().iter().map(|node| node.cost.certain).collect(),
             alike,
             of_node,
@@ -185,7 +185,7 @@ impl OperatorEstimates {
 
     /// Returns whether the plan has devices that share cores compute together.
     pub fn is_contended(&self) -> bool {
-        self.standing.contains(&Standing::Beside)
+        self.core_use.contains(&CoreUse::Beside)
     }
 
     /// Returns the factor from the profile's time of some nodes to their expected time.
@@ -288,9 +288,9 @@ impl OperatorEstimates {
         histories: &DeviceHistories,
     ) -> Option<f64> {
         let change = |entry: &AlikeOperators| {
-            let known = |standing| entry.known_factor(device, standing, histories);
-            let planned = known(self.standing[device]).map(|it| it / entry.factor[device]);
-            planned.or_else(|| Some(known(Standing::Alone)? / entry.alone[device]))
+            let known = |core_use| entry.known_factor(device, core_use, histories);
+            let planned = known(self.core_use[device]).map(|it| it / entry.factor[device]);
+            planned.or_else(|| Some(known(CoreUse::Alone)? / entry.alone[device]))
         };
         self.time_ratio(nodes, &self.seconds[device], change)
     }
@@ -303,7 +303,7 @@ impl OperatorEstimates {
         histories: &DeviceHistories,
     ) -> Option<f64> {
         let change = |entry: &AlikeOperators| {
-            let known = entry.known_factor(device, Standing::Alone, histories)?;
+            let known = entry.known_factor(device, CoreUse::Alone, histories)?;
             Some(known / entry.alone[device])
         };
         self.time_ratio(nodes, &self.alone[device], change)
@@ -341,7 +341,7 @@ impl OperatorEstimates {
                 if !believed.is_finite() {
                     continue;
                 }
-                let known = entry.known_factor(device, self.standing[device], histories);
+                let known = entry.known_factor(device, self.core_use[device], histories);
                 let now = known.map_or(believed, |factor| entry.stated[device] * factor);
                 sum += believed;
                 change += (now - believed).abs();
@@ -362,7 +362,7 @@ impl OperatorEstimates {
         histories: &DeviceHistories,
         stated: Option<f64>,
     ) -> Option<f64> {
-        let history = histories.history_for(device, Standing::Alone);
+        let history = histories.history_for(device, CoreUse::Alone);
         let (mut joules, mut seconds) = (0.0, 0.0);
         for entry in &self.alike {
             let time = entry.stated[device] * entry.factor[device];
@@ -385,14 +385,14 @@ impl AlikeOperators {
     fn known_factor(
         &self,
         device: usize,
-        standing: Standing,
+        core_use: CoreUse,
         histories: &DeviceHistories,
     ) -> Option<f64> {
         let each = self.stated[device] / f64::from(self.nodes);
         if !each.is_finite() || each <= 0.0 {
             return None;
         }
-        let history = histories.history_for(device, standing);
+        let history = histories.history_for(device, core_use);
         Some(history.expected_time(&self.key, each)? / each)
     }
 }
@@ -400,20 +400,20 @@ impl AlikeOperators {
 /// Returns the part of each device's time that past runs measured on the device alone.
 fn seen_alone(
     alike: &[AlikeOperators],
-    standing: &[Standing],
+    core_use: &[CoreUse],
     histories: &DeviceHistories,
 ) -> Vec<f64> {
     let part = |device: usize| {
         let (mut seen, mut sum) = (0.0, 0.0);
         for entry in alike {
             let seconds = entry.stated[device] * entry.alone[device];
-            let known = entry.known_factor(device, Standing::Alone, histories);
+            let known = entry.known_factor(device, CoreUse::Alone, histories);
             sum += seconds;
             seen += known.map_or(0.0, |_| seconds);
         }
         if sum > 0.0 { seen / sum } else { 1.0 }
     };
-    (0..standing.len()).map(part).collect()
+    (0..core_use.len()).map(part).collect()
 }
 
 /// Groups the nodes by their key in the history.

@@ -68,10 +68,10 @@ pub enum ScheduleFault {
         capacity: u64,
     },
     /// The makespan differs from the end of the last task.
-    #[error("the makespan is stated as {said}, it is {real}")]
+    #[error("the makespan is stated as {stated}, it is {real}")]
     Makespan {
         /// Makespan in the schedule.
-        said: Time,
+        stated: Time,
         /// End of the last task.
         real: Time,
     },
@@ -135,11 +135,11 @@ impl Schedule {
             .map(|task| self.finish_time(problem, task))
             .max()
             .unwrap_or(0);
-        let said = self.makespan;
-        if said == real {
+        let stated = self.makespan;
+        if stated == real {
             Ok(())
         } else {
-            Err(ScheduleFault::Makespan { said, real })
+            Err(ScheduleFault::Makespan { stated, real })
         }
     }
 

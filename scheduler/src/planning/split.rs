@@ -7,7 +7,7 @@
 //! time, including transfers and the join, and fit each device's memory. A split must save a fifth
 //! of the best single device's time.
 
-mod model;
+mod part_model;
 mod segment;
 mod shares;
 
@@ -15,7 +15,7 @@ use super::offer::{Link, Offer, cost_seconds};
 use crate::graph::cost::Cost;
 use crate::graph::{Graph, Node};
 
-pub use model::{SplitError, channels_model, rows_model};
+pub use part_model::{SplitError, channels_model, rows_model};
 pub use segment::{Cut, Segment, find_segments};
 pub use shares::{Part, Shares, soonest_shares};
 
@@ -51,7 +51,7 @@ pub struct SharingOverhead {
 /// A segment with the costs of its parts on each device.
 pub struct PricedSegment<'a> {
     devices: Devices<'a>,
-    around: SharingOverhead,
+    overhead: SharingOverhead,
     segment: &'a Segment,
     /// Cost of each node, and the bytes that every part must read whole.
     costs: Vec<(Cost, u64)>,
@@ -81,7 +81,7 @@ impl<'a> PricedSegment<'a> {
         Self {
             runs: devices.offers.iter().map(runs).collect(),
             devices,
-            around: SharingOverhead::default(),
+            overhead: SharingOverhead::default(),
             segment,
             costs: nodes().enumerate().map(cost).collect(),
             weight_bytes: nodes().map(|node| node.cost.weight_bytes).sum(),
@@ -91,8 +91,8 @@ impl<'a> PricedSegment<'a> {
 
     /// Adds the costs of sharing.
     #[must_use]
-    pub fn with(self, around: SharingOverhead) -> Self {
-        Self { around, ..self }
+    pub fn with(self, overhead: SharingOverhead) -> Self {
+        Self { overhead, ..self }
     }
 
     /// Returns the seconds of the whole segment on one device, including transfers of its input and
@@ -106,9 +106,9 @@ impl<'a> PricedSegment<'a> {
     /// Returns the seconds of a part with `units` units on a device, including its transfers.
     #[must_use]
     pub fn part_seconds(&self, device: usize, units: usize) -> f64 {
-        let (around, devices) = (&self.around, &self.devices);
-        let sent = around.sent.as_ref().unwrap_or(&devices.sent);
-        let back = around.back.as_ref().unwrap_or(&devices.back);
+        let (overhead, devices) = (&self.overhead, &self.devices);
+        let sent = overhead.sent.as_ref().unwrap_or(&devices.sent);
+        let back = overhead.back.as_ref().unwrap_or(&devices.back);
         self.seconds(device, units, [sent, back])
     }
 
@@ -164,14 +164,14 @@ impl<'a> PricedSegment<'a> {
     /// Returns the seconds before the parts begin.
     #[must_use]
     pub fn seconds_before(&self) -> f64 {
-        self.around.before
+        self.overhead.before
     }
 
     /// Returns the seconds from the last part to the whole output.
     #[must_use]
     pub fn seconds_after(&self) -> f64 {
-        let on_host = || self.join_seconds() + self.around.from_host;
-        self.around.after.unwrap_or_else(on_host)
+        let on_host = || self.join_seconds() + self.overhead.from_host;
+        self.overhead.after.unwrap_or_else(on_host)
     }
 
     /// Returns the seconds to join the parts in host memory, which reads and writes each byte of

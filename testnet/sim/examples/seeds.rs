@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let (first, count, minutes) = (number(0)?, number(1)?, number(2)?);
     match arguments.get(3).map(String::as_str) {
-        None => clean(first, count, minutes)?,
+        None => check_seeds(first, count, minutes)?,
         Some("raw") => raw(first, count, minutes),
         Some("find") => {
             let seed = |seed| Some((seed, first_violation(&Config::new(seed, minutes))?));
@@ -40,7 +40,7 @@ fn raw(first: u64, count: u64, minutes: u64) {
 }
 
 /// Seeds that should hold every promise.
-fn clean(first: u64, count: u64, minutes: u64) -> Result<(), String> {
+fn check_seeds(first: u64, count: u64, minutes: u64) -> Result<(), String> {
     let (mut simulated_ms, mut failed) = (0, 0_u64);
     let mut sums = Sums::default();
     for seed in first..first + count {

@@ -35,7 +35,7 @@ struct Person {
 }
 
 /// All accounts.
-pub struct People {
+pub struct Clients {
     random: Random,
     market: MarketId,
     /// All people; the last ones are the operators.
@@ -49,7 +49,7 @@ pub struct People {
 const BATCH_LIFE: Millis = Millis(24 * 3_600_000);
 
 /// A batch and its author.
-pub struct Letter {
+pub struct SubmittedBatch {
     /// The author's index.
     pub person: usize,
     /// The signed batch.
@@ -58,7 +58,7 @@ pub struct Letter {
     pub commands: usize,
 }
 
-impl People {
+impl Clients {
     /// Creates the people of a seed, and their market's genesis.
     pub fn new(mut random: Random) -> (Self, Genesis) {
         let name = |text: String| Name::try_from(text).expect("a short plain name");
@@ -110,10 +110,10 @@ impl People {
     }
 
     /// Returns the next batch of a random person; `now` is the sender's clock.
-    pub fn write(&mut self, now: Millis) -> Letter {
+    pub fn write(&mut self, now: Millis) -> SubmittedBatch {
         if self.random.chance(20) && !self.sent.is_empty() {
             let bytes = self.sent[self.random.draw_index(self.sent.len())].clone();
-            return Letter {
+            return SubmittedBatch {
                 person: 0,
                 bytes,
                 commands: 1,
@@ -142,7 +142,7 @@ impl People {
         let signature = if forged { Signature([7; 64]) } else { TRUSTED };
         let bytes = SignedBatch { batch, signature }.encode();
         self.remember_sent(bytes.clone());
-        Letter {
+        SubmittedBatch {
             person,
             bytes,
             commands: commands_count,

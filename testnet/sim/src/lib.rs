@@ -14,15 +14,15 @@
 //! }
 //! ```
 
+pub mod attacks;
 mod checker;
 mod clients;
 mod counts;
 mod disk;
 mod fake_store;
-mod faulting;
+mod fault_injection;
 mod faults;
-mod forging;
-pub mod games;
+mod forged_messages;
 mod lying_validator;
 mod machine;
 mod membership;
@@ -34,10 +34,10 @@ mod payments;
 mod raft_promises;
 pub mod random;
 mod resources;
-mod shrinking;
+mod schedule_shortening;
+mod signature_checks;
 mod state_comparison;
-mod verifying;
-mod viewing;
+mod view_checks;
 mod world;
 
 #[cfg(test)]
@@ -151,7 +151,7 @@ pub struct Failure {
 pub fn run(config: &Config) -> Report {
     let (mut report, violation) = run_once(config);
     if let Some(violation) = violation {
-        report.failure = Some(shrinking::shorten_schedule(config, violation));
+        report.failure = Some(schedule_shortening::shorten_schedule(config, violation));
     }
     report
 }
@@ -181,7 +181,7 @@ fn run_once(config: &Config) -> (Report, Option<Violation>) {
         minutes: config.minutes,
         nodes: config.nodes,
         counts,
-        history: world::ending::fingerprint(&world).to_string(),
+        history: world::final_checks::fingerprint(&world).to_string(),
         cores: world.digest_of_cores().to_string(),
         failure: None,
     };

@@ -6,14 +6,14 @@
 use bytes::Bytes;
 use raft::eraftpb::{ConfChangeType, ConfChangeV2, Entry, Message, MessageType};
 use souk_consensus::manifest::{Manifest, SnapshotOffer};
-use souk_consensus::snapshot::{Growth, SnapshotParts};
+use souk_consensus::snapshot::{LogGrowth, SnapshotParts};
 use souk_consensus::wire::PeerMessage;
 use souk_consensus::{
     Certificate, Digest, History, LogIndex, LogTime, Replica, ReplicaId, Sessions, Snapshot,
     StateMachine, Term, Voucher,
 };
 
-use super::forging::{ForgedState, STRANGER, change_members, membership_change};
+use super::forged_messages::{ForgedState, STRANGER, change_members, membership_change};
 use super::machine::SimExchange;
 use super::random::Random;
 use super::world::{Event, World};
@@ -113,7 +113,7 @@ fn forged_state(
         time: LogTime(status.time.0 + ahead_ms),
         sessions: &Sessions::default(),
         history: &History::default(),
-        growth: Growth::default(),
+        growth: LogGrowth::default(),
         state: Digest(market.digest()),
         machine: &market.snapshot(),
     })

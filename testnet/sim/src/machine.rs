@@ -150,7 +150,7 @@ pub struct SimExchange {
     decoded: Rc<RefCell<DecodingCache>>,
     closed: BTreeSet<LeaseId>,
     /// The last reported balances of each account.
-    told: BTreeMap<AccountKey, Balances>,
+    reported_balances: BTreeMap<AccountKey, Balances>,
     breach: Option<MarketBreach>,
     /// Whether the replica's memory went wrong: the state differs, and every quick digest is right.
     is_wrong: Cell<bool>,
@@ -163,7 +163,7 @@ impl SimExchange {
             machine: ExchangeMachine::new(genesis, EventRecorder::default()),
             decoded,
             closed: BTreeSet::new(),
-            told: BTreeMap::new(),
+            reported_balances: BTreeMap::new(),
             breach: None,
             is_wrong: Cell::new(false),
         }
@@ -233,7 +233,7 @@ impl SimExchange {
                     before,
                     after,
                 } => {
-                    let told = self.told.insert(*account, *after);
+                    let told = self.reported_balances.insert(*account, *after);
                     if told.is_some_and(|told| told != *before) {
                         self.breach.get_or_insert(MarketBreach::Untold(*account));
                     }
@@ -332,7 +332,7 @@ impl StateMachine for SimExchange {
         self.machine.restore(bytes)?;
         let closed = |lease: &souk_market::Lease| lease.is_closed().then_some(lease.id);
         self.closed = self.exchange().leases().filter_map(closed).collect();
-        self.told.clear();
+        self.reported_balances.clear();
         Ok(())
     }
 }

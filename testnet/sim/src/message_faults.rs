@@ -6,7 +6,7 @@ use raft::eraftpb::ConfChangeType;
 use souk_consensus::batch::Batch;
 use souk_consensus::wire::PeerMessage;
 
-use super::forging;
+use super::forged_messages;
 use super::random::Random;
 
 /// raft's message type of a forwarded proposal.
@@ -44,9 +44,12 @@ pub fn forge_message(bytes: Bytes, random: &mut Random) -> Bytes {
         return bytes;
     }
     if random.chance(200) {
-        let stranger = forging::membership_change(&[(ConfChangeType::AddNode, forging::STRANGER)]);
+        let stranger = forged_messages::membership_change(&[(
+            ConfChangeType::AddNode,
+            forged_messages::STRANGER,
+        )]);
         let place = random.draw_index(message.entries.len());
-        forging::change_members(&mut message.mut_entries()[place], stranger);
+        forged_messages::change_members(&mut message.mut_entries()[place], stranger);
         return PeerMessage::Raft(message).encode();
     }
     for entry in message.mut_entries().iter_mut() {

@@ -16,12 +16,12 @@ pub struct Network {
     /// For each ordered pair, the number of faults that cut it at the moment.
     cut: Vec<u32>,
     slow_ms: Vec<u64>,
-    storms: Vec<Storm>,
+    storms: Vec<MessageFaultRates>,
 }
 
 /// Chances per thousand, and the spread of delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Storm {
+pub struct MessageFaultRates {
     pub lost: u64,
     pub doubled: u64,
     pub damaged: u64,
@@ -74,12 +74,12 @@ impl Network {
     }
 
     /// Begins a storm.
-    pub fn begin_storm(&mut self, storm: Storm) {
+    pub fn begin_storm(&mut self, storm: MessageFaultRates) {
         self.storms.push(storm);
     }
 
     /// Ends a storm.
-    pub fn end_storm(&mut self, storm: Storm) {
+    pub fn end_storm(&mut self, storm: MessageFaultRates) {
         if let Some(place) = self.storms.iter().position(|other| *other == storm) {
             self.storms.swap_remove(place);
         }

@@ -18,14 +18,14 @@ use souk_consensus::{
 };
 use souk_market::Millis;
 use souk_roles::clock::{Micros, Now};
-use souk_roles::validator::action::{Action, News, ReplicaFailure, Report, Response};
+use souk_roles::validator::action::{Action, ReplicaFailure, Report, Response, RoundResults};
 use souk_roles::validator::core::ValidatorCore;
 use souk_roles::validator::event::{Caller, Event};
 
 use super::disk::SimDisk;
 use super::fake_store::SimRows;
 use super::faults::Boundary;
-use super::forging::ForgedState;
+use super::forged_messages::ForgedState;
 use super::machine::{Decoding, DecodingCache, EPOCH_MS, SimExchange};
 use super::random::Random;
 
@@ -39,7 +39,7 @@ const DRIFT_PPM: i64 = 200;
 const TICK_MS: u64 = 50;
 
 /// A running validator.
-pub struct Running {
+pub struct RunningValidator {
     pub core: ValidatorCore<SimExchange>,
     pub store: Store<SimDisk>,
     pub views: Views<SimRows>,
@@ -60,7 +60,7 @@ pub struct Running {
     pub heard_leader_at: u64,
 }
 
-impl Running {
+impl RunningValidator {
     /// Returns the replica, for checks.
     pub fn replica(&self) -> &Replica<SimExchange> {
         self.core.replica()
@@ -109,7 +109,7 @@ pub struct Node {
     pub id: ReplicaId,
     pub disk: SimDisk,
     pub rows: SimRows,
-    pub running: Option<Running>,
+    pub running: Option<RunningValidator>,
     /// Counts starts and stops; events scheduled for an earlier life are void.
     pub life: u64,
     pub clock_skew_ms: i64,
@@ -169,7 +169,7 @@ pub struct CompletedRound {
     pub sent: Vec<Envelope>,
     pub responses: Vec<(Caller, Response<SimExchange>)>,
     pub reports: Vec<Report>,
-    pub news: News,
+    pub news: RoundResults,
     /// Whether the replica took a snapshot.
     pub has_kept: bool,
 }
@@ -317,7 +317,7 @@ impl Node {
         // Each machine starts its ticks at a different time.
         let mut began = self.moment_at(now);
         began.tick.0 -= 1_000 * self.random.draw_below(TICK_MS);
-        self.running = Some(Running {
+        self.running = Some(RunningValidator {
             core: ValidatorCore::new(replica, Micros::from_millis(TICK_MS), began),
             store,
             views,
@@ -486,7 +486,7 @@ impl Node {
         None
     }
 
-    fn on_news(&mut self, news: News, done: &mut CompletedRound) -> Option<Round> {
+    fn on_news(&mut self, news: RoundResults, done: &mut CompletedRound) -> Option<Round> {
         if self.is_dying_at(Boundary::Applied) {
             return Some(Round::Died(std::mem::take(&mut done.sent), news.applied));
         }

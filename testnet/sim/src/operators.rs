@@ -65,7 +65,7 @@ const NOTICE: Millis = Millis(500);
 pub struct Operators {
     accounts: Vec<AccountKey>,
     /// Commands that too few operators have approved so far.
-    said: Vec<Command>,
+    pending_commands: Vec<Command>,
     requests: Vec<RequestId>,
     changes: Vec<u64>,
     frozen: Vec<AccountKey>,
@@ -90,12 +90,12 @@ impl Operators {
     /// Returns the next command of an operator; `now` is the operator's clock.
     pub fn draw_command(&mut self, random: &mut Random, now: Millis) -> Command {
         if random.chance(500)
-            && let Some(command) = self.said.pop()
+            && let Some(command) = self.pending_commands.pop()
         {
             return command;
         }
         let command = self.new_command(random, now);
-        push(&mut self.said, command.clone());
+        push(&mut self.pending_commands, command.clone());
         command
     }
 

@@ -14,7 +14,7 @@ use souk_market::{AccountKey, LeaseId, Nonce};
 use souk_roles::validator::event::ReadMoment;
 
 use super::checker::Checker;
-use super::clients::People;
+use super::clients::Clients;
 use super::machine::{DecodingCache, MarketBreach};
 use super::raft_promises::{Pledge, Pledges};
 use super::random::Random;
@@ -95,7 +95,7 @@ fn what_never_happened_in_many_runs_is_named() {
 }
 
 fn checker() -> Checker {
-    let (_, genesis) = People::new(Random::new(1, "people"));
+    let (_, genesis) = Clients::new(Random::new(1, "people"));
     Checker::new(&genesis, Rc::new(RefCell::new(DecodingCache::default())))
 }
 

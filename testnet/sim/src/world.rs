@@ -3,7 +3,7 @@
 //! run.
 
 pub(super) mod actors;
-pub(super) mod ending;
+pub(super) mod final_checks;
 pub(super) mod operations;
 
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ use souk_market::Genesis;
 use souk_roles::validator::event::Event as CoreEvent;
 
 use super::checker::{Checker, Violation};
-use super::clients::People;
+use super::clients::Clients;
 use super::faults::TimedFault;
 use super::machine::{DecodingCache, SimExchange};
 use super::message_faults;
@@ -127,7 +127,7 @@ pub struct World {
     pub(super) network: Network,
     pub(super) pledges: Pledges,
     pub(super) random: Random,
-    pub(super) people: People,
+    pub(super) people: Clients,
     pub(super) actors: Actors,
     pub(super) jobs: Jobs,
     pub(super) operations: Operations,
@@ -145,7 +145,7 @@ impl World {
     /// Creates a world at its beginning.
     pub fn new(config: &Config, faults: Vec<TimedFault>) -> Self {
         let seed = config.seed;
-        let (mut people, mut genesis) = People::new(Random::new(seed, "people"));
+        let (mut people, mut genesis) = Clients::new(Random::new(seed, "people"));
         // Validators come first, because the market's id depends on them and people sign for it.
         operators::found_validators(&mut genesis, config.nodes);
         let actors = Actors::new(seed, config.nodes, &mut genesis);
@@ -223,7 +223,7 @@ impl World {
         }
         if self.checker.violation().is_none() {
             self.check_jobs_over();
-            ending::check_ending(self);
+            final_checks::check_ending(self);
         }
         self.counts.simulated_ms = self.now;
         self.checker.violation().cloned()
@@ -500,7 +500,7 @@ impl World {
 
     /// Runs the more expensive checks, once a second.
     fn on_look(&mut self) {
-        ending::compare_logs(self);
+        final_checks::compare_logs(self);
         for node in &self.nodes {
             let machine = node
                 .running

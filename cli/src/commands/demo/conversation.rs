@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use souk_folder::config::KEY_FILE;
 use souk_folder::key::NodeKey;
-use souk_llm::bundled;
+use souk_llm::bundled_model;
 use souk_llm::sampling::Sampling;
 use souk_node::market::{AccountKey, Receipt};
 use souk_node::scheduler::planning::Objective;
@@ -19,7 +19,7 @@ use souk_texts::{
 };
 use tokio::runtime::Handle;
 
-use crate::args::{LeaseArgs, Output, PlaceArgs};
+use crate::args::{LeaseArgs, Output, PlacementArgs};
 use crate::commands::generate;
 use crate::commands::texts;
 use crate::failure::{Failure, Kind, Outcome};
@@ -79,7 +79,7 @@ pub async fn run_conversation(
     if output == Output::Text {
         print_line("text: a language model answers, cut over two providers");
     }
-    let (model, text_model) = open_model(Path::new(bundled::NAME), None)?;
+    let (model, text_model) = open_model(Path::new(bundled_model::NAME), None)?;
     let stop = StopSignal::default();
     let args = place_args();
     let model = (model, &text_model);
@@ -115,8 +115,8 @@ pub async fn run_conversation(
 }
 
 /// Returns the arguments of a text that providers of CPUs generate.
-fn place_args() -> PlaceArgs {
-    PlaceArgs {
+fn place_args() -> PlacementArgs {
+    PlacementArgs {
         local: false,
         lease: LeaseArgs {
             emulated: true,

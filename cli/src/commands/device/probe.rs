@@ -18,7 +18,7 @@ use crate::args::Probe;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::program::souk_path;
 use crate::show;
-use crate::show::device::Live;
+use crate::show::device::DeviceFigures;
 
 /// Time over which a probe measures a device.
 const WATCHED: Duration = Duration::from_millis(500);
@@ -32,11 +32,11 @@ pub struct Adapter {
 
 /// The state of an opened device.
 #[derive(Serialize, Deserialize)]
-pub struct Standing {
+pub struct ProbedDevice {
     /// The device's name with its driver.
     pub key: String,
     pub profile: Profile,
-    pub live: Live,
+    pub live: DeviceFigures,
 }
 
 /// The output of a probe: its result, or why there is none.
@@ -48,7 +48,7 @@ pub fn run(probe: &Probe) -> Outcome {
         Probe::Gpus => show::print_json(&list_gpus()),
         Probe::Cuda => show::print_json(&list_cuda_devices()),
         Probe::Onnxruntime => show::print_json(&describe_runtime()),
-        Probe::Show { choice } => show::print_json(&read_standing(&read(choice)?)),
+        Probe::Show { choice } => show::print_json(&probe_device(&read(choice)?)),
         Probe::Open { choice } => {
             let choice = read(choice)?;
             // The process that opens the device next reports its errors; here the driver may only
@@ -66,7 +66,7 @@ fn read(choice: &str) -> Result<DeviceChoice, Failure> {
 }
 
 /// Describes a device and its state over [`WATCHED`].
-fn read_standing(choice: &DeviceChoice) -> OpenDevice<Standing> {
+fn probe_device(choice: &DeviceChoice) -> OpenDevice<ProbedDevice> {
     let device = souk_sandbox::device::open_to_look(choice).map_err(|error| error.to_string())?;
     let key = souk_sandbox::device::identify_device(choice).map_err(|error| error.to_string())?;
     device.utilisation();
@@ -76,9 +76,9 @@ fn read_standing(choice: &DeviceChoice) -> OpenDevice<Standing> {
     let seconds = begun.elapsed().as_secs_f64();
     let profile = device.profile().clone();
     let is_known = profile.memory.bytes > 0;
-    Ok(Standing {
+    Ok(ProbedDevice {
         key,
-        live: Live {
+        live: DeviceFigures {
             utilisation: device.utilisation(),
             memory_free_bytes: is_known.then(|| device.memory_free_bytes()),
             watts: joules.map(|(before, after)| (after - before) / seconds),

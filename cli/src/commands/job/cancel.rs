@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use souk_node::buyer::Journal;
-use souk_node::buyer::ending::end_leases;
 use souk_node::buyer::journal::{JobState, Record};
+use souk_node::buyer::lease_cancellation::end_leases;
 use souk_node::client::trader::Trader;
 use souk_node::market::Lease;
 

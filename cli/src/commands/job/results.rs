@@ -27,9 +27,10 @@ pub fn explain_job(folder: &Path, output: Output, name: &str) -> Outcome {
                 None => show::print_line("  its plan is not stored: an older souk submitted it"),
             }
             let wrong = explanation::went_wrong(&files);
-            let told = wrong.iter();
-            let told = told.filter_map(|(_, it)| show::progress::describe_event(&it.event, &names));
-            told.for_each(|text| show::print_line(&format!("  {text}")));
+            let wrong = wrong.iter();
+            let lines =
+                wrong.filter_map(|(_, it)| show::progress::describe_event(&it.event, &names));
+            lines.for_each(|text| show::print_line(&format!("  {text}")));
             if let JobState::Failed { cause, .. } = &record.state {
                 let cause = show::replace_accounts(cause, &names);
                 show::print_line(&format!("  it ended because {cause}"));

@@ -20,17 +20,17 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 pub async fn watch_job(folder: &Path, output: Output, name: &str) -> Outcome {
     let jobs = folder.join(JOBS_FOLDER);
     let name = find_job(folder, name)?.0.name;
-    let mut told = 0;
+    let mut shown = 0;
     loop {
         // This must come before the events are read, to catch the last ones if the process ends in
         // between.
         let is_busy = Journal::is_busy(&jobs, &name);
         let (record, files) = find_job(folder, &name)?;
         let (events, names) = (files.read_events(), provider_names(&record, &files));
-        for (number, happened) in events.iter().enumerate().skip(told) {
+        for (number, happened) in events.iter().enumerate().skip(shown) {
             print_event(number, happened, output, &names);
         }
-        told = told.max(events.len());
+        shown = shown.max(events.len());
         if !is_busy {
             return report_end(&record, output);
         }

@@ -37,7 +37,7 @@ pub(super) enum Payout {
 
 /// A line of the journal.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct JournalLine {
     payment: String,
     #[serde(flatten)]
     payout: Payout,
@@ -67,8 +67,8 @@ impl Payouts {
                 .open(&file)?
                 .set_len(length as u64)?;
         }
-        let lines = whole.lines().map(serde_json::from_str::<Line>);
-        let lines: Result<Vec<Line>, _> = lines.collect();
+        let lines = whole.lines().map(serde_json::from_str::<JournalLine>);
+        let lines: Result<Vec<JournalLine>, _> = lines.collect();
         let known = lines?.into_iter().map(|line| (line.payment, line.payout));
         let known = known.collect();
         Ok(Payouts { file, known })
@@ -81,7 +81,7 @@ impl Payouts {
 
     /// Writes the state of a payment, which is on disk when this returns.
     pub(super) fn record_payout(&mut self, payment: &str, payout: Payout) -> io::Result<()> {
-        let line = Line {
+        let line = JournalLine {
             payment: payment.to_owned(),
             payout: payout.clone(),
         };

@@ -23,7 +23,7 @@ use souk_vocabulary::profile::Profile;
 use super::super::device::parse_device;
 use super::device_text::device_text;
 use super::endpoint;
-use super::measuring::{Source, describe_offer, measure_offer, open_devices, store_measurement};
+use super::measure::{Source, describe_offer, measure_offer, open_devices, store_measurement};
 use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;

@@ -26,25 +26,25 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::files::{self, Request};
 use crate::show::Names;
 use crate::show::balance::Balances;
-use crate::show::times::Times;
+use crate::show::times::JobTimes;
 use crate::{show, stop};
-use souk_node::buyer::job_files::{JobFiles, KeptPlan};
+use souk_node::buyer::job_files::{JobFiles, SavedPlan};
 
 /// Requests that wait for room in the job, and answers that wait for the disk.
 const AHEAD_MAX: usize = 1;
 
 /// The requests of a job.
-pub struct Files {
+pub struct RequestFiles {
     /// Requests in separate files; `None` for a single request with the inputs of `-i`.
     stream: Option<Vec<Request>>,
     /// Id of each request.
-    asked: Vec<ContentId>,
+    request_ids: Vec<ContentId>,
     /// Inputs that all requests share.
     common: BTreeMap<String, Tensor>,
     /// Inputs of the first request.
     first: BTreeMap<String, Tensor>,
     /// Ids of the inputs of all requests.
-    given: BTreeSet<ContentId>,
+    input_ids: BTreeSet<ContentId>,
     /// Labels that map texts to numbers.
     legend: ValueLabels,
 }
@@ -60,7 +60,7 @@ pub struct AnswerFiles {
 pub struct SubmitRun<'a> {
     args: &'a SubmitArgs,
     output: Output,
-    files: &'a Files,
+    files: &'a RequestFiles,
     /// Answers that already exist, by the indices of their requests.
     kept: BTreeMap<usize, AnswerFiles>,
     /// Indices of the remaining requests.
@@ -72,7 +72,7 @@ pub struct PlanView {
     /// The plan as JSON; null for a resumed job.
     pub plan: Value,
     /// Planned times.
-    pub planned: Option<Times>,
+    pub planned: Option<JobTimes>,
     /// Names of the providers.
     pub names: Names,
     /// The files of the job.
@@ -84,18 +84,18 @@ impl PlanView {
     pub fn store_plan(&self, text: impl Iterator<Item = String>) {
         let (plan, names) = (self.plan.clone(), self.names.clone());
         let text = text.collect();
-        self.kept.keep_plan(&KeptPlan { plan, text, names });
+        self.kept.keep_plan(&SavedPlan { plan, text, names });
     }
 }
 
 /// The outcome of a run.
-pub struct Came {
+pub struct RunOutcome {
     /// The job's end; `None` if the user did not wait for it.
     ended: Option<Result<JobResult, Box<UnfinishedJob>>>,
     /// Answers of this run.
     written: Vec<AnswerFiles>,
     /// Measured times; `None` if the user did not wait for the end.
-    measured: Option<Times>,
+    measured: Option<JobTimes>,
     /// A failure on this machine: to read a request or to write an answer.
     here: Outcome,
 }
@@ -105,13 +105,13 @@ struct ReportFacts<'a> {
     receipts: &'a [PathBuf],
     /// Balances before and after the job.
     balances: (Balances, Balances),
-    measured: Option<Times>,
+    measured: Option<JobTimes>,
     shown: PlanView,
 }
 
-impl Files {
+impl RequestFiles {
     /// Reads every request once before any payment. All must have the shapes of the first.
-    pub fn read(args: &SubmitArgs) -> Result<Files, Failure> {
+    pub fn read(args: &SubmitArgs) -> Result<RequestFiles, Failure> {
         let stream = args
             .stream
             .as_deref()
@@ -119,13 +119,13 @@ impl Files {
             .transpose()?;
         let legend = ValueLabels::from_model(files::read(&args.job.model)?);
         let common = files::read_inputs(&args.job.input, &legend)?;
-        let mut files = Files {
+        let mut files = RequestFiles {
             legend,
             stream,
-            asked: Vec::new(),
+            request_ids: Vec::new(),
             first: common.clone(),
             common,
-            given: BTreeSet::new(),
+            input_ids: BTreeSet::new(),
         };
         for place in 0..files.request_count() {
             let inputs = files.request_inputs(place)?;
@@ -141,8 +141,8 @@ impl Files {
                 let hint = "give requests of one shape; submit the others by themselves";
                 return Err(Failure::new(Kind::Input, cause, hint));
             }
-            files.asked.push(request_of(&inputs));
-            files.given.extend(inputs.values().map(Tensor::id));
+            files.request_ids.push(request_of(&inputs));
+            files.input_ids.extend(inputs.values().map(Tensor::id));
         }
         Ok(files)
     }
@@ -183,7 +183,7 @@ impl Files {
 
     /// Returns the ids of the inputs of all requests.
     pub fn input_ids(&self) -> &BTreeSet<ContentId> {
-        &self.given
+        &self.input_ids
     }
 
     /// Describes the number of requests if there can be several.
@@ -206,7 +206,11 @@ impl Files {
             let (files, outputs) = files::find_matching_outputs(&folder, &outputs, args.format)?;
             Some((place, AnswerFiles { files, outputs }))
         };
-        self.asked.iter().enumerate().filter_map(kept).collect()
+        self.request_ids
+            .iter()
+            .enumerate()
+            .filter_map(kept)
+            .collect()
     }
 }
 
@@ -223,7 +227,7 @@ impl<'a> SubmitRun<'a> {
     pub fn new(
         args: &'a SubmitArgs,
         output: Output,
-        files: &'a Files,
+        files: &'a RequestFiles,
         kept: BTreeMap<usize, AnswerFiles>,
     ) -> SubmitRun<'a> {
         let left = (0..files.request_count()).filter(|place| !kept.contains_key(place));
@@ -271,7 +275,7 @@ impl<'a> SubmitRun<'a> {
         buyer: &Buyer,
         shown: &PlanView,
         start: impl FnOnce(Submission) -> Running,
-    ) -> Came
+    ) -> RunOutcome
     where
         Running: Future<Output = Result<JobResult, Box<UnfinishedJob>>>,
     {
@@ -328,7 +332,7 @@ impl<'a> SubmitRun<'a> {
                 cancel.notify_one();
             }
         };
-        Came {
+        RunOutcome {
             ended,
             written,
             measured,
@@ -382,7 +386,7 @@ impl<'a> SubmitRun<'a> {
         self,
         buyer: &Buyer,
         name: &str,
-        came: Came,
+        came: RunOutcome,
         shown: PlanView,
         before: Balances,
     ) -> Outcome {

@@ -27,7 +27,7 @@ struct Log {
     path: PathBuf,
     read: u64,
     /// The beginning of a line whose end is not written yet.
-    begun: String,
+    partial_line: String,
 }
 
 /// Prints the last lines of each log, and further ones if wanted.
@@ -76,7 +76,7 @@ impl Log {
             path: folder.join(&name).join(LOG),
             name,
             read: 0,
-            begun: String::new(),
+            partial_line: String::new(),
         }
     }
 
@@ -93,10 +93,10 @@ impl Log {
         let Ok(bytes) = self.read_bytes() else {
             return Vec::new();
         };
-        self.begun += &String::from_utf8_lossy(&bytes);
-        let whole = self.begun.rfind('\n').map_or(0, |end| end + 1);
-        let rest = self.begun.split_off(whole);
-        let lines = std::mem::replace(&mut self.begun, rest);
+        self.partial_line += &String::from_utf8_lossy(&bytes);
+        let whole = self.partial_line.rfind('\n').map_or(0, |end| end + 1);
+        let rest = self.partial_line.split_off(whole);
+        let lines = std::mem::replace(&mut self.partial_line, rest);
         lines.lines().map(str::to_owned).collect()
     }
 

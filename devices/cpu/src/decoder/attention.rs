@@ -18,11 +18,11 @@ use super::DecoderModel;
 use super::cache::{CacheShape, RowPlace};
 use super::lanes::{LANES, LaneIsa};
 use super::plan::Action;
-use crate::tiled::aligned::AlignedFloats;
-use crate::tiled::exponentials::exponential;
+use crate::tiled::aligned_floats::AlignedFloats;
+use crate::tiled::row_math::exponential;
 use crate::tiled::vectors::pass;
 use crate::tiled::worker_pool::Memory;
-use span::Look;
+use span::HeadAttention;
 
 /// Positions of a span: their values are in the nearest cache while every query weighs them.
 const SPAN: usize = 64;
@@ -272,13 +272,13 @@ impl CacheAttention<'_> {
         block: &RowBlock,
         head: usize,
         queries: Vec<(*const f32, Range<usize>)>,
-    ) -> Look {
+    ) -> HeadAttention {
         let own = &self.caches[block.sequence];
         let start = |(state, shape): (usize, CacheShape)| {
             let start = own[state].as_mut_ptr().cast_const();
             start.wrapping_add(head * shape.head_floats())
         };
-        Look {
+        HeadAttention {
             keys: start(self.keys),
             values: start(self.values),
             width: self.keys.1.width,

@@ -6,7 +6,7 @@
 //! vectors.
 
 use super::lanes::LANES;
-use crate::tiled::aligned::AlignedFloats;
+use crate::tiled::aligned_floats::AlignedFloats;
 
 /// How attention reads a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -59,19 +59,19 @@ impl LaneIsa {
 #[expect(unsafe_code, reason = "vector instructions and pointers to vectors")]
 pub(super) unsafe trait Lanes: Copy {
     /// Sums of products of bytes.
-    type Whole: Copy;
+    type ByteSums: Copy;
     /// Sums of products of bytes with 4-bit weights, as long as a block's sums.
-    type Fours: Copy;
+    type FourBitSums: Copy;
     /// Excess of each 8-bit weight in a sum: 128, which is added in storage, or 0 where removed.
     const EIGHTS_ABOVE: i32;
     /// Returns a vector with this float in every lane.
     unsafe fn splat(value: f32) -> Self;
     /// Floats of 32 bits.
-    unsafe fn floats(from: *const f32) -> Self;
+    unsafe fn load_f32(from: *const f32) -> Self;
     /// Floats of 16 bits.
-    unsafe fn halves(from: *const u16) -> Self;
+    unsafe fn load_f16(from: *const u16) -> Self;
     /// The upper halves of floats of 32 bits.
-    unsafe fn brains(from: *const u16) -> Self;
+    unsafe fn load_bf16(from: *const u16) -> Self;
     /// `self * factor + sum`.
     unsafe fn times_plus(self, factor: Self, sum: Self) -> Self;
     /// Sum.
@@ -85,18 +85,23 @@ pub(super) unsafe trait Lanes: Copy {
     /// Puts them to a place.
     unsafe fn store(self, to: *mut f32);
     /// Returns sums with this whole number in every lane.
-    unsafe fn splat_integers(value: i32) -> Self::Whole;
+    unsafe fn splat_integers(value: i32) -> Self::ByteSums;
     /// Adds products of four weights of 8 bits a lane, and four bytes that are the same for all.
-    unsafe fn add_eights(sum: Self::Whole, weights: *const u8, bytes: i32) -> Self::Whole;
+    unsafe fn add_eights(sum: Self::ByteSums, weights: *const u8, bytes: i32) -> Self::ByteSums;
     /// Sums to begin a block of 4 bits with.
-    unsafe fn no_fours() -> Self::Fours;
+    unsafe fn no_fours() -> Self::FourBitSums;
     /// Adds products of four weights in the lower halves of bytes, and of four in the upper, at
     /// most four times.
-    unsafe fn add_fours(sum: Self::Fours, weights: *const u8, low: i32, high: i32) -> Self::Fours;
+    unsafe fn add_fours(
+        sum: Self::FourBitSums,
+        weights: *const u8,
+        low: i32,
+        high: i32,
+    ) -> Self::FourBitSums;
     /// Adds a block's.
-    unsafe fn plus_fours(sum: Self::Whole, fours: Self::Fours) -> Self::Whole;
+    unsafe fn plus_fours(sum: Self::ByteSums, fours: Self::FourBitSums) -> Self::ByteSums;
     /// Sums as floats.
-    unsafe fn floats_from_sums(sum: Self::Whole) -> Self;
+    unsafe fn floats_from_sums(sum: Self::ByteSums) -> Self;
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -109,14 +114,14 @@ pub(super) mod x86 {
 
     /// Sixteen floats in one vector.
     #[derive(Clone, Copy)]
-    pub struct Wide(__m512);
+    pub struct Avx512(__m512);
 
     #[expect(unsafe_code, reason = "vector instructions")]
     // SAFETY: each method is a few instructions of the sets that the trait's contract asks for;
     // pointers are the caller's, and loads and stores take unaligned ones.
-    unsafe impl Lanes for Wide {
-        type Whole = __m512i;
-        type Fours = __m512i;
+    unsafe impl Lanes for Avx512 {
+        type ByteSums = __m512i;
+        type FourBitSums = __m512i;
         const EIGHTS_ABOVE: i32 = 128;
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
@@ -124,17 +129,17 @@ pub(super) mod x86 {
             Self(unsafe { _mm512_set1_ps(value) })
         }
         #[inline(always)]
-        unsafe fn floats(from: *const f32) -> Self {
+        unsafe fn load_f32(from: *const f32) -> Self {
             // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { _mm512_loadu_ps(from) })
         }
         #[inline(always)]
-        unsafe fn halves(from: *const u16) -> Self {
+        unsafe fn load_f16(from: *const u16) -> Self {
             // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
         }
         #[inline(always)]
-        unsafe fn brains(from: *const u16) -> Self {
+        unsafe fn load_bf16(from: *const u16) -> Self {
             // SAFETY: the caller upholds the contract of the trait.
             unsafe {
                 let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
@@ -254,8 +259,8 @@ pub(super) mod x86 {
     // SAFETY: each method is a few instructions of the sets that the trait's contract asks for;
     // pointers are the caller's, and loads and stores take unaligned ones.
     unsafe impl Lanes for Half {
-        type Whole = [__m256i; 2];
-        type Fours = [__m256i; 2];
+        type ByteSums = [__m256i; 2];
+        type FourBitSums = [__m256i; 2];
         const EIGHTS_ABOVE: i32 = 0;
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
@@ -263,17 +268,17 @@ pub(super) mod x86 {
             Self([unsafe { _mm256_set1_ps(value) }; 2])
         }
         #[inline(always)]
-        unsafe fn floats(from: *const f32) -> Self {
+        unsafe fn load_f32(from: *const f32) -> Self {
             // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { both!(|AT| _mm256_loadu_ps(from.add(8 * AT))) })
         }
         #[inline(always)]
-        unsafe fn halves(from: *const u16) -> Self {
+        unsafe fn load_f16(from: *const u16) -> Self {
             // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { both!(|AT| _mm256_cvtph_ps(_mm_loadu_si128(from.add(8 * AT).cast()))) })
         }
         #[inline(always)]
-        unsafe fn brains(from: *const u16) -> Self {
+        unsafe fn load_bf16(from: *const u16) -> Self {
             // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe {
                 both!(|AT| {
@@ -399,25 +404,25 @@ unsafe fn read<T: Copy, U>(from: *const T, of: impl Fn(T) -> U) -> [U; LANES] {
 #[expect(unsafe_code, reason = "the trait's loads and stores take pointers")]
 // SAFETY: no special instructions; the places are the caller's to vouch for.
 unsafe impl Lanes for Array {
-    type Whole = [i32; LANES];
-    type Fours = [i32; LANES];
+    type ByteSums = [i32; LANES];
+    type FourBitSums = [i32; LANES];
     const EIGHTS_ABOVE: i32 = 128;
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         Self([value; LANES])
     }
     #[inline(always)]
-    unsafe fn floats(from: *const f32) -> Self {
+    unsafe fn load_f32(from: *const f32) -> Self {
         // SAFETY: the caller upholds the contract of the trait.
         Self(unsafe { read(from, |float| float) })
     }
     #[inline(always)]
-    unsafe fn halves(from: *const u16) -> Self {
+    unsafe fn load_f16(from: *const u16) -> Self {
         // SAFETY: the caller upholds the contract of the trait.
         Self(unsafe { read(from, |bits| F16(bits).to_f32()) })
     }
     #[inline(always)]
-    unsafe fn brains(from: *const u16) -> Self {
+    unsafe fn load_bf16(from: *const u16) -> Self {
         // SAFETY: the caller upholds the contract of the trait.
         Self(unsafe { read(from, |bits| f32::from_bits(u32::from(bits) << 16)) })
     }

@@ -11,7 +11,7 @@ mod experts;
 use souk_memory::{DType, F16, Tensor};
 
 use super::lanes::LANES;
-use crate::tiled::aligned::AlignedFloats;
+use crate::tiled::aligned_floats::AlignedFloats;
 
 /// Numbers of a row that share a scale.
 pub(super) const BLOCK: usize = 32;

@@ -83,7 +83,7 @@ pub(super) unsafe fn multiply_tile(
 #[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
 unsafe fn product_512(job: &TileProduct<'_>) {
     // SAFETY: the caller's contract, handed on.
-    unsafe { job.run::<super::lanes::x86::Wide>() }
+    unsafe { job.run::<super::lanes::x86::Avx512>() }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -139,11 +139,11 @@ impl TileProduct<'_> {
         // SAFETY: the caller's contract: rows are as deep as the tile.
         let sums: [L; N] = unsafe {
             match self.matrix.kind {
-                MatrixFormat::Floats => self.floats::<L, Floats, N>(read),
-                MatrixFormat::Halves => self.floats::<L, Halves, N>(read),
-                MatrixFormat::Brains => self.floats::<L, Brains, N>(read),
-                MatrixFormat::Eights => self.blocks::<L, Eights, N>(read),
-                MatrixFormat::Fours => self.blocks::<L, Fours, N>(read),
+                MatrixFormat::Floats => self.load_f32::<L, Floats, N>(read),
+                MatrixFormat::Halves => self.load_f32::<L, Halves, N>(read),
+                MatrixFormat::Brains => self.load_f32::<L, Brains, N>(read),
+                MatrixFormat::Eights => self.blocks::<L, EightBitBlocks, N>(read),
+                MatrixFormat::Fours => self.blocks::<L, FourBitBlocks, N>(read),
             }
         };
         for (row, sum) in sums.into_iter().enumerate() {
@@ -154,7 +154,10 @@ impl TileProduct<'_> {
 
     /// Two sums each, over even and odd places, so that neither waits for the one before.
     #[inline(always)]
-    unsafe fn floats<L: Lanes, F: Loads, const N: usize>(&self, read: [*const f32; N]) -> [L; N] {
+    unsafe fn load_f32<L: Lanes, F: LoadFloats, const N: usize>(
+        &self,
+        read: [*const f32; N],
+    ) -> [L; N] {
         let depth = self.matrix.depth;
         let weights = self.matrix.tile(self.tile).as_ptr();
         // SAFETY: places are below the depth, for which rows and tile have numbers.
@@ -197,7 +200,7 @@ impl TileProduct<'_> {
                 }
                 let bytes = read.map(|row| row.wrapping_add(block * (BLOCK / 4)).cast::<i32>());
                 B::add::<L, N>(&mut sums, weights.add(block * B::BYTES), bytes);
-                let scale = L::halves(scales.add(block * LANES));
+                let scale = L::load_f16(scales.add(block * LANES));
                 for (row, total) in totals.iter_mut().enumerate() {
                     let own = L::splat(*read[row].add(depth / 4 + block));
                     *total = L::floats_from_sums(sums[row]).times_plus(scale.times(own), *total);
@@ -234,7 +237,7 @@ impl TileProduct<'_> {
 /// How sixteen floats are read. These are types and no closures, which have not the instructions
 /// of the function that they are in.
 #[expect(unsafe_code, reason = "floats are read through pointers")]
-trait Loads {
+trait LoadFloats {
     /// Bytes of a float.
     const BYTES: usize;
     /// # Safety
@@ -247,7 +250,7 @@ macro_rules! loads {
         struct $name;
 
         #[expect(unsafe_code, reason = "floats are read through pointers")]
-        impl Loads for $name {
+        impl LoadFloats for $name {
             const BYTES: usize = $bytes;
             #[inline(always)]
             unsafe fn load<L: Lanes>(from: *const u8) -> L {
@@ -257,9 +260,9 @@ macro_rules! loads {
         }
     };
 }
-loads!(Floats, 4, floats);
-loads!(Halves, 2, halves);
-loads!(Brains, 2, brains);
+loads!(Floats, 4, load_f32);
+loads!(Halves, 2, load_f16);
+loads!(Brains, 2, load_bf16);
 
 /// How a block's products are added up.
 #[expect(unsafe_code, reason = "integers are read through pointers")]
@@ -271,17 +274,17 @@ trait Blocks {
     /// # Safety
     /// A block must be at each place; the processor must have the instructions of `L`.
     unsafe fn add<L: Lanes, const N: usize>(
-        sums: &mut [L::Whole; N],
+        sums: &mut [L::ByteSums; N],
         weights: *const u8,
         bytes: [*const i32; N],
     );
 }
 
 /// Blocks of 8-bit integers: eight groups, one after the other.
-struct Eights;
+struct EightBitBlocks;
 
 #[expect(unsafe_code, reason = "integers are read through pointers")]
-impl Blocks for Eights {
+impl Blocks for EightBitBlocks {
     const BYTES: usize = BLOCK * LANES;
     #[inline(always)]
     fn integer_offset<L: Lanes>() -> i32 {
@@ -289,7 +292,7 @@ impl Blocks for Eights {
     }
     #[inline(always)]
     unsafe fn add<L: Lanes, const N: usize>(
-        sums: &mut [L::Whole; N],
+        sums: &mut [L::ByteSums; N],
         weights: *const u8,
         bytes: [*const i32; N],
     ) {
@@ -306,10 +309,10 @@ impl Blocks for Eights {
 }
 
 /// Blocks of 4-bit integers: four groups, one after the other, each with the fourth from it.
-struct Fours;
+struct FourBitBlocks;
 
 #[expect(unsafe_code, reason = "integers are read through pointers")]
-impl Blocks for Fours {
+impl Blocks for FourBitBlocks {
     const BYTES: usize = BLOCK / 2 * LANES;
     #[inline(always)]
     fn integer_offset<L: Lanes>() -> i32 {
@@ -317,7 +320,7 @@ impl Blocks for Fours {
     }
     #[inline(always)]
     unsafe fn add<L: Lanes, const N: usize>(
-        sums: &mut [L::Whole; N],
+        sums: &mut [L::ByteSums; N],
         weights: *const u8,
         bytes: [*const i32; N],
     ) {

@@ -5,7 +5,7 @@
 use souk_host::isa::Isa;
 
 use super::matrix::BLOCK;
-use crate::tiled::exponentials::{
+use crate::tiled::row_math::{
     exponential, exponentiate_row, fold_lanes, hyperbolic_tangent, multiply_row,
 };
 use crate::tiled::vectors::pass;

@@ -14,7 +14,7 @@ use super::attention::{RowBlock, SpanResults};
 use super::cache::RowPlace;
 use super::plan::{self, DecoderOutput, OutputKind, RowCount};
 use super::run::{Run, StepInputs};
-use crate::tiled::aligned::AlignedFloats;
+use crate::tiled::aligned_floats::AlignedFloats;
 use crate::tiled::worker_pool;
 
 /// Sequences whose caches are written in place.
@@ -430,7 +430,7 @@ fn read_sampling(
         expected: dtype,
         found: tensor.dtype(),
     })?;
-    let read = Sampling::of_numbers(&numbers);
+    let read = Sampling::from_numbers(&numbers);
     read.map_err(|error| input_error(sampling::OPERATOR, name, error.to_string()))
 }
 

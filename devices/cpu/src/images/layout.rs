@@ -62,7 +62,7 @@ pub(super) struct Frame {
 
 /// How a window moves over an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Moves {
+pub(super) struct WindowGeometry {
     pub kernel: [usize; 2],
     pub strides: [usize; 2],
     pub dilations: [usize; 2],
@@ -76,7 +76,7 @@ pub(super) struct Layout {
     pub images: Vec<Image>,
     pub places: Vec<ImagePlace>,
     /// The motion of each step's window, if it has one.
-    pub moves: Vec<Moves>,
+    pub moves: Vec<WindowGeometry>,
     /// Floats of each buffer.
     pub buffers: Vec<usize>,
     /// Floats of the longest pixel.
@@ -103,7 +103,7 @@ impl Layout {
         for ((_, value), image) in plan.inputs.iter().zip(inputs) {
             images[*value] = *image;
         }
-        let mut moves = vec![Moves::default(); plan.steps.len()];
+        let mut moves = vec![WindowGeometry::default(); plan.steps.len()];
         for (index, step) in plan.steps.iter().enumerate() {
             let dims = filters[index];
             (images[step.output], moves[index]) = step_result(step, &images, dims)?;
@@ -283,13 +283,13 @@ fn step_result(
     step: &Step<ImageAction>,
     images: &[Image],
     filters: Option<FilterDims>,
-) -> Option<(Image, Moves)> {
+) -> Option<(Image, WindowGeometry)> {
     let first = images[*step.inputs.first()?];
-    let still = |image| Some((image, Moves::default()));
+    let still = |image| Some((image, WindowGeometry::default()));
     match &step.action {
         ImageAction::Convolve(convolution) => {
             let dims = filters?;
-            let moves = moved(&convolution.window, first, [dims.height, dims.width])?;
+            let moves = window_geometry(&convolution.window, first, [dims.height, dims.width])?;
             let whole = dims.depth.checked_mul(dims.groups)? == first.channels
                 && dims.filters.is_multiple_of(dims.groups);
             let image = Image {
@@ -302,18 +302,18 @@ fn step_result(
             (whole && added.all(|it| it == image)).then_some((image, moves))
         }
         ImageAction::Scale { factor, .. } => {
-            (factor.len() == first.channels).then_some((first, Moves::default()))
+            (factor.len() == first.channels).then_some((first, WindowGeometry::default()))
         }
         ImageAction::Sum(_) => {
             let same = step.inputs.iter().all(|&value| images[value] == first);
-            same.then_some((first, Moves::default()))
+            same.then_some((first, WindowGeometry::default()))
         }
         ImageAction::Bound(_) | ImageAction::Neighbours { .. } => still(first),
         ImageAction::Pool(pooling, sliding) => {
             let sizes = sliding.node.ints("kernel_shape")?;
             let &[height, width] = sizes else { return None };
             let kernel = [usize::try_from(height).ok()?, usize::try_from(width).ok()?];
-            let moves = moved(sliding, first, kernel)?;
+            let moves = window_geometry(sliding, first, kernel)?;
             let [height, width] = moves.output;
             let image = Image {
                 height,
@@ -335,17 +335,21 @@ fn step_result(
                 Image { channels, ..it } == first
             });
             let channels = all().map(|it| it.channels).sum();
-            same.then_some((Image { channels, ..first }, Moves::default()))
+            same.then_some((Image { channels, ..first }, WindowGeometry::default()))
         }
         ImageAction::Shuffle(shuffle) => {
             let sizes = [first.channels, first.height, first.width];
             (sizes == [shuffle.channels, shuffle.height, shuffle.width])
-                .then_some((first, Moves::default()))
+                .then_some((first, WindowGeometry::default()))
         }
     }
 }
 
-fn moved(sliding: &SlidingWindow, image: Image, kernel: [usize; 2]) -> Option<Moves> {
+fn window_geometry(
+    sliding: &SlidingWindow,
+    image: Image,
+    kernel: [usize; 2],
+) -> Option<WindowGeometry> {
     let call = Call {
         node: &sliding.node,
         inputs: Vec::new(),
@@ -354,7 +358,7 @@ fn moved(sliding: &SlidingWindow, image: Image, kernel: [usize; 2]) -> Option<Mo
     };
     let window = Window::read(&call, kernel.to_vec(), &[image.height, image.width]).ok()?;
     let pair = |list: &[usize]| <[usize; 2]>::try_from(list).ok();
-    let moves = Moves {
+    let moves = WindowGeometry {
         kernel,
         strides: pair(&window.strides)?,
         dilations: pair(&window.dilations)?,
@@ -375,7 +379,7 @@ fn moved(sliding: &SlidingWindow, image: Image, kernel: [usize; 2]) -> Option<Mo
 }
 
 /// Whether every place of a window sees some of the image.
-fn sees_all(moves: &Moves, image: Image) -> bool {
+fn sees_all(moves: &WindowGeometry, image: Image) -> bool {
     let sizes = [image.height, image.width];
     (0..2).all(|axis| {
         (0..moves.output[axis]).all(|at| {
@@ -387,7 +391,7 @@ fn sees_all(moves: &Moves, image: Image) -> bool {
 /// Where a tap of a window reads along one axis; `None` on padding.
 #[inline]
 pub(super) fn source(
-    moves: &Moves,
+    moves: &WindowGeometry,
     axis: usize,
     at: usize,
     tap: usize,

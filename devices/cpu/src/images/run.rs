@@ -8,12 +8,12 @@ use std::sync::Arc;
 use souk_host::isa::Isa;
 
 use super::filters::PackedFilters;
-use super::layout::{Image, ImagePlace, Layout, Moves, source};
+use super::layout::{Image, ImagePlace, Layout, WindowGeometry, source};
 use super::patterns::{Bounds, Pooling};
 use super::plan::{ImageAction, ImagePlan};
 use super::rows;
 use super::stages::{Split, Stage, task_pixels};
-use super::window::{Of, Window};
+use super::window::{Window, WindowReduction};
 use crate::tiled::panels::{PackedMatrix, Panel};
 use crate::tiled::span::Span;
 use crate::tiled::tile::{
@@ -485,9 +485,9 @@ impl ImageRun<'_> {
                 reads.extend(columns.map(|x| from.ptr_at(first + x, 0).cast_const()));
             }
             let of = match pooling {
-                Pooling::Largest => Of::Largest,
-                Pooling::Mean => Of::Sum(1.0 / reads.len().max(1) as f32),
-                Pooling::MeanPadded => Of::Sum(1.0 / area as f32),
+                Pooling::Largest => WindowReduction::Largest,
+                Pooling::Mean => WindowReduction::Sum(1.0 / reads.len().max(1) as f32),
+                Pooling::MeanPadded => WindowReduction::Sum(1.0 / area as f32),
             };
             let window = Window {
                 reads: &reads,
@@ -518,7 +518,7 @@ impl ImageRun<'_> {
                 channels: to.width(),
             };
             // SAFETY: only this task writes the sample; the inputs are complete and lie elsewhere.
-            return unsafe { window.compute_place(self.isa, Of::Largest) };
+            return unsafe { window.compute_place(self.isa, WindowReduction::Largest) };
         }
         // SAFETY: as above.
         let made = unsafe { to.row_mut(sample) };
@@ -533,7 +533,10 @@ impl ImageRun<'_> {
 }
 
 /// Sample, row and column of each pixel of a window's result: divided once, then counted.
-fn pixel_positions(moves: &Moves, pixels: Range<usize>) -> impl Iterator<Item = [usize; 3]> {
+fn pixel_positions(
+    moves: &WindowGeometry,
+    pixels: Range<usize>,
+) -> impl Iterator<Item = [usize; 3]> {
     let [height, width] = moves.output;
     let first = pixels.start;
     let mut next = [

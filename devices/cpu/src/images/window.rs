@@ -22,7 +22,7 @@ pub(super) struct Window<'a> {
 
 /// The reduction over a window.
 #[derive(Clone, Copy)]
-pub(super) enum Of {
+pub(super) enum WindowReduction {
     Largest,
     /// Their sum times a factor.
     Sum(f32),
@@ -35,7 +35,7 @@ impl Window<'_> {
     /// This processor must have the instructions of `isa`. Every read and the write must reach over
     /// the channels. No other thread may touch the memory that the call writes.
     #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
-    pub unsafe fn compute_place(&self, isa: Isa, of: Of) {
+    pub unsafe fn compute_place(&self, isa: Isa, of: WindowReduction) {
         // SAFETY: `isa` was found; the rest is the caller's contract handed on.
         unsafe {
             match isa {
@@ -52,7 +52,7 @@ impl Window<'_> {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
 #[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
-unsafe fn window_512(window: &Window<'_>, of: Of) {
+unsafe fn window_512(window: &Window<'_>, of: WindowReduction) {
     // SAFETY: the caller's contract, handed on.
     unsafe { window_of::<Wide>(window, of) }
 }
@@ -60,14 +60,14 @@ unsafe fn window_512(window: &Window<'_>, of: Of) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 #[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
-unsafe fn window_256(window: &Window<'_>, of: Of) {
+unsafe fn window_256(window: &Window<'_>, of: WindowReduction) {
     // SAFETY: the caller's contract, handed on.
     unsafe { window_of::<Half>(window, of) }
 }
 
 #[inline(always)]
 #[expect(unsafe_code, reason = "pointers keep the inner loop free of checks")]
-unsafe fn window_of<V: Vector>(window: &Window<'_>, of: Of) {
+unsafe fn window_of<V: Vector>(window: &Window<'_>, of: WindowReduction) {
     let Window {
         reads,
         write,
@@ -108,7 +108,7 @@ unsafe fn window_of<V: Vector>(window: &Window<'_>, of: Of) {
 unsafe fn combine_reads<V: Vector, const COUNT: usize>(
     reads: &[*const f32],
     channel: usize,
-    of: Of,
+    of: WindowReduction,
     load: impl Fn(*const f32, usize) -> V,
 ) -> [V; COUNT] {
     // SAFETY: the caller's contract, handed on.
@@ -119,14 +119,14 @@ unsafe fn combine_reads<V: Vector, const COUNT: usize>(
         };
         let mut held: [V; COUNT] = std::array::from_fn(|at| load(first.add(channel), at));
         match of {
-            Of::Largest => {
+            WindowReduction::Largest => {
                 for read in others {
                     for (at, held) in held.iter_mut().enumerate() {
                         *held = held.max_or_nan(load(read.add(channel), at));
                     }
                 }
             }
-            Of::Sum(factor) => {
+            WindowReduction::Sum(factor) => {
                 for read in others {
                     for (at, held) in held.iter_mut().enumerate() {
                         *held = held.plus(load(read.add(channel), at));

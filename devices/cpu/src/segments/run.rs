@@ -12,7 +12,7 @@ use souk_reference as reference;
 use souk_reference::Scope;
 use souk_vocabulary::processor::RunError;
 
-use super::{Fast, Segment, Segments};
+use super::{Segment, SegmentEngine, Segments};
 use crate::rten_engine::catch_panic;
 
 impl Segments {
@@ -102,17 +102,17 @@ impl Segment {
         opset: i64,
     ) -> Result<(), RunError> {
         match &self.fast {
-            Fast::Images(images) => {
+            SegmentEngine::Images(images) => {
                 if run_own_kernels(scope, "images", |scope| images.run(scope))? {
                     return Ok(());
                 }
             }
-            Fast::Sequences(sequences) => {
+            SegmentEngine::Sequences(sequences) => {
                 if run_own_kernels(scope, "sequences", |scope| sequences.run(scope))? {
                     return Ok(());
                 }
             }
-            Fast::Rten(rten) => match rten.run(&self.nodes, scope, weights) {
+            SegmentEngine::Rten(rten) => match rten.run(&self.nodes, scope, weights) {
                 Ok(made) if !self.has_reference || !made.is_doubtful => {
                     scope.extend(made.outputs);
                     return Ok(());
@@ -120,13 +120,13 @@ impl Segment {
                 Err(error) if !self.has_reference || is_final(&error) => return Err(error),
                 Ok(_) | Err(_) => {}
             },
-            Fast::Trees(trees) => {
+            SegmentEngine::Trees(trees) => {
                 if run_own_kernels(scope, "trees", |scope| trees.run(scope, weights))? {
                     return Ok(());
                 }
             }
-            Fast::Wasm(kernels) => return kernels.run(scope, weights),
-            Fast::None => {}
+            SegmentEngine::Wasm(kernels) => return kernels.run(scope, weights),
+            SegmentEngine::None => {}
         }
         self.run_reference(scope, freed, weights, opset)
     }
@@ -167,8 +167,8 @@ impl Segment {
     fn find_weight(&self, name: &str, weights: &Scope) -> Option<Tensor> {
         let held = weights.get(name).cloned();
         match &self.fast {
-            Fast::Images(images) => held.or_else(|| images.unpack_weight(name)),
-            Fast::Sequences(sequences) => held.or_else(|| sequences.unpack_weight(name)),
+            SegmentEngine::Images(images) => held.or_else(|| images.unpack_weight(name)),
+            SegmentEngine::Sequences(sequences) => held.or_else(|| sequences.unpack_weight(name)),
             _ => held,
         }
     }

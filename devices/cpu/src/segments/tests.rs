@@ -158,7 +158,7 @@ proptest! {
         let inputs = Scope::from([("v0".to_owned(), noise_tensor(&DIMS, 3))]);
         let expected = expected(&graph, &inputs);
         let threads = Arc::new(ThreadPool::with_num_threads(1));
-        let segments = Segments::compile(graph, &threads, Keep::Outputs).unwrap();
+        let segments = Segments::compile(graph, &threads, KeptValues::Outputs).unwrap();
         for run in ["first", "second"] {
             let found = segments.run(&inputs).unwrap();
             prop_assert_eq!(found.len(), expected.len());

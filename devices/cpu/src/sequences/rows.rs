@@ -2,7 +2,7 @@
 //! and sums. Each is compiled for every vector width, and the tasks of a run call it with the width
 //! of this processor.
 
-use crate::tiled::exponentials::fold_lanes;
+use crate::tiled::row_math::fold_lanes;
 use crate::tiled::vectors::pass;
 
 /// Where the error function is one to the last bit.

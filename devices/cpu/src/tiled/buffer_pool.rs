@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
-use super::aligned::AlignedFloats;
+use super::aligned_floats::AlignedFloats;
 
 /// Upper bound on the concurrent runs whose buffers are kept.
 const RUNS_MAX: usize = 2;
@@ -16,10 +16,10 @@ const LENGTH_FACTOR_MAX: usize = 2;
 
 /// Buffers that no run uses.
 #[derive(Default)]
-pub(crate) struct SpareBuffers(Mutex<Spares>);
+pub(crate) struct SpareBuffers(Mutex<BufferPoolState>);
 
 #[derive(Default)]
-struct Spares {
+struct BufferPoolState {
     buffers: Vec<AlignedFloats>,
     /// Floats of the buffers that runs use now, and the most that they used at once.
     used: usize,
@@ -68,12 +68,12 @@ impl SpareBuffers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Spares> {
+    fn lock(&self) -> MutexGuard<'_, BufferPoolState> {
         self.0.lock().unwrap_or_else(|held| held.into_inner())
     }
 }
 
-impl Spares {
+impl BufferPoolState {
     /// Removes the shortest spare that is long enough for this many floats.
     fn take_fitting(&mut self, floats: usize) -> Option<AlignedFloats> {
         let lengths = floats..=floats.saturating_mul(LENGTH_FACTOR_MAX);

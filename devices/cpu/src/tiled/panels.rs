@@ -6,7 +6,7 @@
 
 use souk_host::isa::Isa;
 
-use super::aligned::AlignedFloats;
+use super::aligned_floats::AlignedFloats;
 
 /// Columns that a tile computes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -281,7 +281,7 @@ impl Body<'_, '_> {
                 arg1,
                 arg2,
                 ..
-            } => self.called(*fun, *arg, [*arg1, *arg2])?,
+            } => self.call_text(*fun, *arg, [*arg1, *arg2])?,
             Expression::As {
                 expr,
                 kind,
@@ -303,7 +303,7 @@ impl Body<'_, '_> {
         })
     }
 
-    fn called(
+    fn call_text(
         &self,
         name: MathFunction,
         first: Handle<Expression>,

@@ -18,7 +18,7 @@ use crate::numbers::doubles::DoubleSupport;
 
 /// When a driver answers a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answers {
+pub(crate) enum CompletionSignal {
     /// Once the work is the device's.
     Begun,
     /// Once the work is done.
@@ -38,7 +38,7 @@ impl WebGpu {
     pub fn new(
         device: Device,
         queue: Queue,
-        answers: Answers,
+        answers: CompletionSignal,
         lost: impl Fn() + Send + 'static,
     ) -> Self {
         device.set_device_lost_callback(move |_, _| lost());
@@ -46,8 +46,8 @@ impl WebGpu {
         // device.
         device.on_uncaptured_error(std::sync::Arc::new(|_| {}));
         let submitter = match answers {
-            Answers::Done => Submitter::start(device.clone(), queue.clone()),
-            Answers::Begun => None,
+            CompletionSignal::Done => Submitter::start(device.clone(), queue.clone()),
+            CompletionSignal::Begun => None,
         };
         Self {
             device,

@@ -82,7 +82,7 @@ pub(crate) struct Rounding {
     /// Whether values that are too large become the largest finite one.
     pub saturates: bool,
     /// The direction in which values between two powers of two are rounded.
-    pub way: Direction,
+    pub direction: Direction,
 }
 
 /// The neighbour to which a value between two powers of two is rounded.
@@ -97,7 +97,7 @@ impl Default for Rounding {
     fn default() -> Self {
         Self {
             saturates: true,
-            way: Direction::Up,
+            direction: Direction::Up,
         }
     }
 }
@@ -107,7 +107,7 @@ impl Rounding {
     pub fn from_call(call: &Call<'_>) -> Self {
         Self {
             saturates: call.int_attribute("saturate", 1) != 0,
-            way: match call.text_attribute("round_mode", "up") {
+            direction: match call.text_attribute("round_mode", "up") {
                 "down" => Direction::Down,
                 "nearest" => Direction::Nearest,
                 _ => Direction::Up,
@@ -117,7 +117,7 @@ impl Rounding {
 
     fn powers_of_two(self) -> String {
         // Round a value in the middle up, but a value below the least power to the least.
-        let up = match self.way {
+        let up = match self.direction {
             Direction::Up => "(bits & 0x7fffffu) != 0u",
             Direction::Down => "false",
             Direction::Nearest => {

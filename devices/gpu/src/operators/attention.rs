@@ -106,7 +106,7 @@ pub(crate) fn attention(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError>
     let result = step.stream.allocate_array(step.output_dtype(), &dims)?;
     let target = Heads::read(result.clone(), query.heads as i64)?;
     let all = [&query, &key, &value, &target];
-    let told = told(step, all, past_length)?;
+    let told = attention_sizes(step, all, past_length)?;
     record(step, all, &told)?;
     let mut results = vec![result];
     results.extend(present_key);
@@ -190,7 +190,7 @@ struct AttentionSizes {
     rows: usize,
 }
 
-fn told(
+fn attention_sizes(
     step: &mut Step<'_, '_>,
     [query, key, value, target]: [&Heads; 4],
     past: usize,

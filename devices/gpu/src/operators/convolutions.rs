@@ -5,7 +5,7 @@
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
-use souk_reference::conv::{Spread, Window};
+use souk_reference::conv::{TransposedWindow, Window};
 
 use crate::error::GpuError;
 use crate::numbers::packed::{Halves, packing_functions, read, store_expression, word_type};
@@ -14,7 +14,7 @@ use crate::numbers::quarters::Rounding;
 use crate::operators::products::library::library_conv;
 use crate::operators::products::{tile_grid, tile_rows, tiled_kernel};
 use crate::operators::unfolding::TAP;
-use crate::recording::{Array, Groups, Step, Tail, to_word};
+use crate::recording::{Array, Epilogue, Groups, Step, to_word};
 use crate::shaders::{BY_THREAD, bindings, prelude};
 
 /// Spatial dimensions the kernels know; fewer are padded with ones.
@@ -52,14 +52,14 @@ pub(crate) fn window_sizes(window: &Window, input: &[usize]) -> Result<Vec<usize
 
 /// The types of a convolution.
 #[derive(Clone, Copy)]
-struct Types {
+struct ConvolutionTypes {
     halves: Halves,
     input: DType,
     weights: DType,
     made: DType,
 }
 
-impl Types {
+impl ConvolutionTypes {
     fn weight_expression(self, at: &str) -> String {
         read(self.weights, self.halves, "weights", at)
     }
@@ -104,7 +104,7 @@ pub(crate) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let result = step.stream.allocate_array(step.output_dtype(), &dims)?;
     sizes.push(result.count());
     let halves = step.stream.context.half_support();
-    let types = Types {
+    let types = ConvolutionTypes {
         halves,
         input: input.dtype,
         weights: weights.dtype,
@@ -122,14 +122,14 @@ pub(crate) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let arrays_text = bindings(&names, 1);
     let with_bias = bias.is_some();
     if own < TILED_CHANNELS_MIN {
-        let source = conv_direct(&arrays_text, types, with_bias, step.tail);
+        let source = conv_direct(&arrays_text, types, with_bias, step.epilogue);
         sizes[0] = result.count();
         sizes.push(own);
         step.record_kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))?;
     } else {
         let source = tiled_kernel(
             &arrays_text,
-            &conv_lines(types, with_bias, step.tail),
+            &conv_lines(types, with_bias, step.epilogue),
             tile_rows(own),
         );
         let groups = tile_grid(own, places, samples * groups);
@@ -139,7 +139,7 @@ pub(crate) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 }
 
 /// A convolution's part of the tiled product; `z` counts samples and in them groups.
-fn conv_lines(types: Types, with_bias: bool, tail: &Tail) -> String {
+fn conv_lines(types: ConvolutionTypes, with_bias: bool, epilogue: &Epilogue) -> String {
     let functions = packing_functions(types.weights, Rounding::default());
     let weight = types.weight_expression("((z % p[3]) * p[0] + m) * p[2] + k");
     let bias = if with_bias {
@@ -147,7 +147,7 @@ fn conv_lines(types: Types, with_bias: bool, tail: &Tail) -> String {
     } else {
         "0.0"
     };
-    let (then, done) = tail.kernel_lines(&format!("sum + {bias}"));
+    let (then, done) = epilogue.kernel_lines(&format!("sum + {bias}"));
     let done = store_expression(types.made, &done);
     let element =
         types.element_expression("(z * p[22] + k / p[23]) * (p[4] * p[5] * p[6]) + u32(at)");
@@ -168,7 +168,12 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{
 }
 
 /// A thread for each element of the result: for depthwise and other thin groups.
-fn conv_direct(arrays: &str, types: Types, with_bias: bool, tail: &Tail) -> String {
+fn conv_direct(
+    arrays: &str,
+    types: ConvolutionTypes,
+    with_bias: bool,
+    epilogue: &Epilogue,
+) -> String {
     let functions = packing_functions(types.weights, Rounding::default());
     let at = "((group * p[25] + m) * p[22] + c) * p[23] + k";
     let weight = types.weight_expression(at);
@@ -177,7 +182,7 @@ fn conv_direct(arrays: &str, types: Types, with_bias: bool, tail: &Tail) -> Stri
     } else {
         "0.0"
     };
-    let (then, done) = tail.kernel_lines(&format!("sum + {bias}"));
+    let (then, done) = epilogue.kernel_lines(&format!("sum + {bias}"));
     let done = store_expression(types.made, &done);
     let element = types.element_expression("(z * p[22] + c) * (p[4] * p[5] * p[6]) + u32(at)");
     let prelude = prelude(arrays);
@@ -215,7 +220,7 @@ pub(crate) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     if channels != from || !channels.is_multiple_of(groups) || spatial.len() != kernel.len() {
         return Err(mismatch().into());
     }
-    let spread = Spread::read(&step.call, kernel, spatial)?;
+    let spread = TransposedWindow::read(&step.call, kernel, spatial)?;
     let dims = [&[samples, own * groups], &spread.output[..]].concat();
     let result = step.stream.allocate_array(step.output_dtype(), &dims)?;
     let taps = kernel.iter().product();
@@ -234,7 +239,7 @@ pub(crate) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     let before: Vec<usize> = spread.before.iter().map(|&cut| to_word(cut)).collect();
     sizes.extend(spatial_sizes(&before, 0)?);
     sizes.extend([channels / groups, taps]);
-    let types = Types {
+    let types = ConvolutionTypes {
         halves: step.stream.context.half_support(),
         input: input.dtype,
         weights: weights.dtype,
@@ -254,14 +259,14 @@ pub(crate) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     } else {
         "sum"
     };
-    let (then, done) = step.tail.kernel_lines(with);
+    let (then, done) = step.epilogue.kernel_lines(with);
     let source = conv_transpose_source(types, &bindings(&names, 1), &then, &done);
     step.record_kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))?;
     Ok(vec![result])
 }
 
 /// A transposed convolution, a thread for each element of the result.
-fn conv_transpose_source(types: Types, arrays: &str, then: &str, done: &str) -> String {
+fn conv_transpose_source(types: ConvolutionTypes, arrays: &str, then: &str, done: &str) -> String {
     let functions = packing_functions(types.weights, Rounding::default());
     let weight = types.weight_expression("(source * p[2] + channel % p[2]) * p[23] + k");
     let image = "(sample * p[22] * p[3] + source) * (p[4] * p[5] * p[6])";

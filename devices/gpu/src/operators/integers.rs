@@ -61,7 +61,7 @@ const MULTIPLY: &str = r"
 const LIBRARY_DEPTH_MAX: usize = 1 << 24;
 
 /// Which inputs are the operands and their zero points.
-struct Places {
+struct OperandIndices {
     left: usize,
     left_zero: usize,
     right: usize,
@@ -70,7 +70,7 @@ struct Places {
 
 /// `MatMulInteger`: the exact product, in 32 bits.
 pub(crate) fn matmul_integer(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let places = Places {
+    let places = OperandIndices {
         left: 0,
         left_zero: 2,
         right: 1,
@@ -81,7 +81,7 @@ pub(crate) fn matmul_integer(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
 
 /// `QLinearMatMul`: dequantises two matrices, multiplies them and quantises the product.
 pub(crate) fn qlinear_matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let places = Places {
+    let places = OperandIndices {
         left: 0,
         left_zero: 2,
         right: 3,
@@ -117,7 +117,7 @@ pub(crate) fn qlinear_matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
 }
 
 /// The product of two matrices of bytes less their zero points.
-fn multiply_bytes(step: &mut Step<'_, '_>, places: &Places) -> Result<Array, GpuError> {
+fn multiply_bytes(step: &mut Step<'_, '_>, places: &OperandIndices) -> Result<Array, GpuError> {
     let (left, right) = (
         step.stored_array(places.left)?,
         step.stored_array(places.right)?,
@@ -161,7 +161,7 @@ fn multiply_bytes(step: &mut Step<'_, '_>, places: &Places) -> Result<Array, Gpu
 #[cfg(feature = "cuda")]
 fn by_library(
     step: &mut Step<'_, '_>,
-    places: &Places,
+    places: &OperandIndices,
     pair: &Pair,
     [left_zero, right_zero]: [&Array; 2],
 ) -> Result<Option<Array>, GpuError> {

@@ -10,7 +10,7 @@ use crate::shaders::{copy_kernel, take_kernel};
 
 /// The values outside a source's dimension.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Outside {
+enum PaddingMode {
     Nothing = 0,
     Fill = 1,
     Reflected = 2,
@@ -27,7 +27,7 @@ struct Axis {
     start: i64,
     stride: i64,
     source: usize,
-    outside: Outside,
+    outside: PaddingMode,
 }
 
 impl Axis {
@@ -40,7 +40,7 @@ impl Axis {
             start: 0,
             stride: 1,
             source: size,
-            outside: Outside::Nothing,
+            outside: PaddingMode::Nothing,
         }
     }
 }
@@ -275,7 +275,7 @@ pub(crate) fn tile(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
             .size
             .checked_mul(repeats)
             .ok_or(KernelError::TooLarge(u128::MAX))?;
-        axis.outside = Outside::Wrapped;
+        axis.outside = PaddingMode::Wrapped;
     }
     Ok(vec![copy_axes(step, &input, &mut axes, 0)?])
 }
@@ -429,10 +429,10 @@ pub(crate) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         return Err(KernelError::Range(1).into());
     }
     let outside = match call.text_attribute("mode", "constant") {
-        "edge" => Outside::Edge,
-        "wrap" => Outside::Wrapped,
-        "reflect" => Outside::Reflected,
-        _ => Outside::Fill,
+        "edge" => PaddingMode::Edge,
+        "wrap" => PaddingMode::Wrapped,
+        "reflect" => PaddingMode::Reflected,
+        _ => PaddingMode::Fill,
     };
     let on_device =
         step.values.get(2).copied().flatten().is_some() && call.optional_input(2).is_none();
@@ -449,7 +449,7 @@ pub(crate) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     for (index, &axis) in along.iter().enumerate() {
         let (before, after) = (pads[index], pads[index + along.len()]);
         let size = input.dims[axis] as i64;
-        if size == 0 && outside != Outside::Fill && before.saturating_add(after) > 0 {
+        if size == 0 && outside != PaddingMode::Fill && before.saturating_add(after) > 0 {
             return Err(KernelError::Range(0).into());
         }
         let padded = size.saturating_add(before).saturating_add(after).max(0);

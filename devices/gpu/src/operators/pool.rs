@@ -10,7 +10,7 @@ use crate::numbers::packed::compute_dtype;
 use crate::operators::convolutions::{spatial_sizes, window_sizes};
 use crate::operators::elementwise::output_dtype;
 use crate::recording::{Array, Groups, Step};
-use crate::shaders::{BY_THREAD, Numbers, bindings, prelude};
+use crate::shaders::{BY_THREAD, KernelTypes, bindings, prelude};
 
 /// `MaxPool`, `AveragePool` and `LpPool` over one to three dimensions.
 pub(crate) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
@@ -75,7 +75,7 @@ pub(crate) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 
 /// The kernel of `MaxPool`, which can also say where in the input the largest are: the first of
 /// equals, counted by rows or (`p[3]`) by columns. A window of padding alone has minus infinity.
-fn max_pool_kernel(numbers: Numbers, has_places: bool) -> String {
+fn max_pool_kernel(numbers: KernelTypes, has_places: bool) -> String {
     let names = [
         ("x", numbers.read),
         ("y", numbers.written),
@@ -109,7 +109,7 @@ fn max_pool_kernel(numbers: Numbers, has_places: bool) -> String {
 
 /// Returns a kernel that goes over a window: `start`, then `each` for every element `v`, then
 /// `last`.
-fn source((arrays, numbers): (&str, Numbers), start: &str, each: &str, last: &str) -> String {
+fn source((arrays, numbers): (&str, KernelTypes), start: &str, each: &str, last: &str) -> String {
     let prelude = prelude(arrays);
     let element = numbers.read("x[plane + (u32(z) * p[5] + u32(y_)) * p[6] + u32(x_)]");
     format!(

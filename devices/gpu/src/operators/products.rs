@@ -17,7 +17,7 @@ use crate::error::GpuError;
 use crate::numbers::packed::{Halves, packing_functions, read, store_expression, word_type};
 use crate::numbers::quarters::{Rounding, is_quarter_float};
 use crate::operators::elementwise::map;
-use crate::recording::{Array, Groups, Step, Tail, widen_array};
+use crate::recording::{Array, Epilogue, Groups, Step, widen_array};
 use crate::shaders::{bindings, prelude};
 #[cfg(feature = "cuda")]
 use library::{library_product, quarters_product};
@@ -148,7 +148,7 @@ fn record_product(
     }
     names.push(("y", word_type(result.dtype, halves)));
     arrays.push(&result);
-    let lines = product_lines([dtype, result.dtype], halves, &added, step.tail);
+    let lines = product_lines([dtype, result.dtype], halves, &added, step.epilogue);
     let source = tiled_kernel(&bindings(&names, 1), &lines, tile_rows(product.rows));
     let sizes = product.kernel_arguments();
     let each = product.batch.iter().product();
@@ -158,9 +158,14 @@ fn record_product(
 }
 
 /// A product's part of the tiled kernel, its operands of one type and its result of another.
-fn product_lines([dtype, made]: [DType; 2], halves: Halves, added: &str, tail: &Tail) -> String {
+fn product_lines(
+    [dtype, made]: [DType; 2],
+    halves: Halves,
+    added: &str,
+    epilogue: &Epilogue,
+) -> String {
     let functions = packing_functions(dtype, Rounding::default());
-    let (then, done) = tail.kernel_lines(&format!("f(9u) * sum + {added}"));
+    let (then, done) = epilogue.kernel_lines(&format!("f(9u) * sum + {added}"));
     let done = store_expression(made, &done);
     let left = read(dtype, halves, "x", "place(z, 1u) + m * p[3] + k * p[4]");
     let right = read(

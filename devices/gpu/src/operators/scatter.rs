@@ -73,7 +73,7 @@ pub(crate) fn tensor_scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
         return Err(KernelError::Shapes(past.dims, update.dims).into());
     }
     let circular = step.call.text_attribute("mode", "linear") == "circular";
-    let starts = starts(step, [past.dims[0], room, rows], circular)?;
+    let starts = read_starts(step, [past.dims[0], room, rows], circular)?;
     // A packed array was widened into a new array, which this run owns.
     let is_own = step.overwrites || !Arc::ptr_eq(&past.buffer, &step.stored_array(0)?.buffer);
     let target = match is_own {
@@ -98,7 +98,7 @@ pub(crate) fn tensor_scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
 }
 
 /// Where the rows of each sample go, all of them in the room there is.
-fn starts(
+fn read_starts(
     step: &Step<'_, '_>,
     [samples, room, rows]: [usize; 3],
     circular: bool,

@@ -14,12 +14,12 @@ use souk_onnx::graph::Graph;
 use crate::numbers::quarters::is_quarter_float;
 use crate::operators::elementwise::{attribute_numbers, gelu_expression, unary_map};
 use crate::program::table::Side;
-use crate::recording::{ElementFunction, FusedFunction, Tail};
+use crate::recording::{ElementFunction, Epilogue, FusedFunction};
 
 /// A node with the nodes fused into it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Fusion {
-    pub tail: Tail,
+    pub epilogue: Epilogue,
     /// A weight that becomes its third input.
     pub bias: Option<String>,
     /// The 8-bit inputs before their conversion, and their scales.
@@ -123,12 +123,12 @@ fn is_head(node: &NodeProto) -> bool {
 
 /// Fuses a node, if it can be fused next.
 fn try_fuse(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fusion) -> bool {
-    if fused.tail.then.is_some() {
+    if fused.epilogue.then.is_some() {
         return false;
     }
     let made = node.output.first().cloned().unwrap_or_default();
     if let Some(then) = fused_function(graph, node) {
-        fused.tail.then = Some(then);
+        fused.epilogue.then = Some(then);
     } else if let Some(bias) = find_bias(graph, head, node, fused) {
         fused.bias = Some(bias);
     } else {

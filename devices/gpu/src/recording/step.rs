@@ -9,9 +9,9 @@ use souk_memory::{DType, Shape, Tensor};
 use souk_reference::call::{Call, KernelError};
 
 use super::conversions::widen_array;
+use super::epilogue::Epilogue;
 use super::matrix::Matrix;
 use super::stream::{Array, Groups, Stream};
-use super::tail::Tail;
 use crate::context::Context;
 use crate::error::GpuError;
 use crate::numbers::packed::per_word;
@@ -31,7 +31,7 @@ pub(crate) struct Step<'a, 'c> {
     /// Its inputs in order.
     pub values: Vec<Option<&'a Value>>,
     /// The operations fused into it.
-    pub tail: &'a Tail,
+    pub epilogue: &'a Epilogue,
     /// The type of its first output, if known.
     pub wanted: Option<DType>,
     /// Whether its first input is a state that no later node reads, so that it can be overwritten.

@@ -13,7 +13,7 @@ use crate::context::{Context, PooledBuffer};
 use crate::driver::{Launch, Pipeline, Stretch};
 use crate::error::GpuError;
 use crate::numbers::packed::{element_type, per_word};
-use crate::shaders::{CopyUnit, Numbers};
+use crate::shaders::{CopyUnit, KernelTypes};
 
 /// Alignment in words of a dispatch's sizes, which must be as large as that of any device.
 const WORDS_ALIGNMENT: usize = 64;
@@ -82,8 +82,8 @@ impl Array {
     }
 
     /// Returns the types of a kernel that reads this array and writes another.
-    pub fn numbers_to(&self, made: &Self) -> Numbers {
-        Numbers::from_types(self.element_type(), made.element_type())
+    pub fn numbers_to(&self, made: &Self) -> KernelTypes {
+        KernelTypes::from_types(self.element_type(), made.element_type())
     }
 
     /// Returns the number of elements.

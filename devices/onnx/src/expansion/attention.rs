@@ -95,7 +95,7 @@ fn mask_of_lengths(body: &mut ExpansionBuilder<'_>, index: usize) -> Option<Stri
 }
 
 /// Input indices of a node with one product for queries, keys and values.
-struct Places {
+struct InputIndices {
     mask: usize,
     past: usize,
     /// Input that is added to the scores.
@@ -107,7 +107,7 @@ fn of_floats(body: &mut ExpansionBuilder<'_>) -> Option<()> {
         return None;
     }
     let product = body.add_operator("MatMul", &[body.input_name(0)?, body.input_name(1)?]);
-    let places = Places {
+    let places = InputIndices {
         mask: 3,
         past: 4,
         bias: Some(5),
@@ -131,7 +131,7 @@ fn of_integers(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let value = body.add_operator("DequantizeLinear", &value);
     let weights = body.add(weights);
     let product = body.add_operator("MatMul", &[&value, &weights]);
-    let places = Places {
+    let places = InputIndices {
         mask: 5,
         past: 8,
         bias: None,
@@ -143,7 +143,7 @@ fn of_integers(body: &mut ExpansionBuilder<'_>) -> Option<()> {
 fn expand_packed(
     body: &mut ExpansionBuilder<'_>,
     mut product: String,
-    places: &Places,
+    places: &InputIndices,
 ) -> Option<()> {
     let call = body.call();
     let (heads, past) = (call.int("num_heads")?, body.input_name(places.past));

@@ -45,13 +45,13 @@ pub enum PreparationError {
         /// Operator of the node.
         operator: String,
         /// Reason for the refusal.
-        why: Wrong,
+        why: NodeFault,
     },
 }
 
 /// Reasons why a node does not accept its input or attributes.
 #[derive(Clone, Debug, PartialEq, Error)]
-pub enum Wrong {
+pub enum NodeFault {
     /// A tensor has the wrong shape or type.
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -129,7 +129,7 @@ fn compute_outputs(
     node: &NodeProto,
     known: &BTreeMap<String, Tensor>,
     words: &mut Words,
-) -> Result<Vec<Tensor>, Wrong> {
+) -> Result<Vec<Tensor>, NodeFault> {
     let inputs: Vec<Option<&Tensor>> = (0..node.input.len())
         .map(|index| known.get(node.input_name(index)?))
         .collect();

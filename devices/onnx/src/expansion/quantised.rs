@@ -179,7 +179,7 @@ fn expand_where(body: &mut ExpansionBuilder<'_>) -> Option<()> {
 }
 
 /// Multiplies integers exactly, and scales the product by the product of the scales.
-fn scaled(
+fn add_scaled_product(
     body: &mut ExpansionBuilder<'_>,
     operands: [&str; 2],
     zeros: [Option<&str>; 2],
@@ -205,7 +205,7 @@ fn integer_product(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let operands = [body.input_name(0)?, body.input_name(1)?];
     let scales = [body.input_name(2)?, body.input_name(3)?];
     let zeros = [body.input_name(4), body.input_name(5)];
-    let mut value = scaled(body, operands, zeros, scales, None);
+    let mut value = add_scaled_product(body, operands, zeros, scales, None);
     if let Some(bias) = body.input_name(6) {
         value = body.add_operator("Add", &[&value, bias]);
     }
@@ -219,7 +219,7 @@ fn dynamic_product(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let operands = [made[0].as_str(), body.input_name(1)?];
     let scales = [made[1].as_str(), body.input_name(2)?];
     let zeros = [Some(made[2].as_str()), body.input_name(3)];
-    let mut value = scaled(body, operands, zeros, scales, None);
+    let mut value = add_scaled_product(body, operands, zeros, scales, None);
     if let Some(bias) = body.input_name(4) {
         value = body.add_operator("Add", &[&value, bias]);
     }
@@ -244,7 +244,7 @@ fn gemm(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let operands = [operands[0].as_str(), operands[1].as_str()];
     let zeros = [body.input_name(2), body.input_name(5)];
     let scales = [body.input_name(1)?, body.input_name(4)?];
-    let value = scaled(body, operands, zeros, scales, body.input_name(6));
+    let value = add_scaled_product(body, operands, zeros, scales, body.input_name(6));
     let value = match body.input_name(7) {
         Some(_) => quantise_value(body, &value, 7)?,
         None => value,

@@ -381,15 +381,15 @@ mod tests {
     fn one_class_that_is_off_says_little_of_others_and_many_that_agree_say_much() {
         let mut history = History::default();
         let unseen = key("Conv", "7x7/2");
-        assert_eq!(history.by_others(&unseen), None);
+        assert_eq!(history.estimate_from_others(&unseen), None);
         history.learn_joint(&together(&[LARGE], 16.0));
-        let by_one = history.by_others(&unseen).unwrap();
+        let by_one = history.estimate_from_others(&unseen).unwrap();
         assert!((by_one - 1.0).abs() < 1e-6, "it is tried: {by_one}");
         assert_eq!(history.expected_time(&unseen, 1.0), None);
         for class in 0..20 {
             history.learn_joint(&together(&[("Conv", &class.to_string(), 1.0)], 8.0));
         }
-        let by_many = history.by_others(&unseen).unwrap();
+        let by_many = history.estimate_from_others(&unseen).unwrap();
         assert!(by_many > 4.0 && by_many < 8.0, "{by_many}");
     }
 

@@ -79,7 +79,7 @@ impl Key {
 
     /// Returns how alike two keys are apart from their size, more for more alike; `None` if they
     /// must not share a correction: their element types differ, or one is of another whole model.
-    pub(super) fn kinship(&self, other: &Self) -> Option<u8> {
+    pub(super) fn similarity(&self, other: &Self) -> Option<u8> {
         let is_apart = self.is_model() || other.is_model();
         if self.dtype != other.dtype || (is_apart && self.class != other.class) {
             return None;

@@ -20,7 +20,7 @@ const RUNS: &str = "3";
 
 /// The peaks of souk and of rten.
 #[derive(Serialize)]
-struct Peaks {
+struct MemoryPeaks {
     model: String,
     threads: usize,
     peak_bytes: u64,
@@ -34,7 +34,7 @@ pub fn run(output: Output, args: &ModelSetArgs) -> Outcome {
     for model in &args.models {
         let own = measure_peak(args, model, false)?;
         let alone = measure_peak(args, model, true).ok();
-        let peaks = Peaks {
+        let peaks = MemoryPeaks {
             model: model.clone(),
             threads: args.threads.get(),
             peak_bytes: own,
@@ -88,7 +88,7 @@ fn failure_cause(ended: &std::process::Output) -> String {
     cause.unwrap_or_else(|| String::from_utf8_lossy(&ended.stderr).trim().to_owned())
 }
 
-fn print_peaks(peaks: &Peaks) {
+fn print_peaks(peaks: &MemoryPeaks) {
     let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let alone = match (peaks.alone_peak_bytes, peaks.ratio) {
         (Some(alone), Some(ratio)) => {

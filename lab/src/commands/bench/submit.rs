@@ -2,7 +2,7 @@
 
 use souk_folder::config::Isolation;
 
-use crate::submissions::{self, STEPS, Shape, Spread, SubmissionReport};
+use crate::submissions::{self, STEPS, SubmissionConfig, SubmissionReport, TimePercentiles};
 
 use crate::args::SubmitBenchArgs;
 use crate::scratch_market::run_until_stopped;
@@ -17,7 +17,7 @@ use souk_cli::stop;
 pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
     let stops = stop::Requests::new();
     let scratch = create_temp_folder("souk-bench-")?;
-    let shape = Shape {
+    let shape = SubmissionConfig {
         validators: args.validators,
         providers: args.providers,
         buyers: args.buyers,
@@ -59,7 +59,7 @@ fn print_report(report: &SubmissionReport) {
         print_line(&format!("  lost {count}: {reason}"));
     }
     let mut table = Table::new(&["ms", ">p50", ">p90", ">p99", ">longest"]);
-    let mut row = |name: &str, spread: &Spread| {
+    let mut row = |name: &str, spread: &TimePercentiles| {
         let text = |ms: f64| format!("{ms:.1}");
         let figures = [spread.p50_ms, spread.p90_ms, spread.p99_ms, spread.max_ms].map(text);
         let [p50, p90, p99, max] = figures;

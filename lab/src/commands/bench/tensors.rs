@@ -8,7 +8,9 @@ use std::time::Instant;
 use souk_network::content::direct::DirectListen;
 use souk_network::content::links::Carrier;
 
-use crate::content_bench::{self as bench, BenchError, Card, Holder, Plain, SMALL_BYTES, Taker};
+use crate::content_bench::{
+    self as bench, BareStreamNode, BenchError, Card, ContentFetcher, ContentHolder, SMALL_BYTES,
+};
 use serde::Serialize;
 use souk_host::clock;
 use souk_node::memory::ContentId;
@@ -74,21 +76,21 @@ struct SmallTensorRow {
 
 /// The seconds of wall time and of processor time that a round took.
 #[derive(Clone, Copy)]
-struct Took {
+struct RoundTimes {
     seconds: f64,
     sender_cpu: f64,
     receiver_cpu: f64,
 }
 
 /// The process at the other end.
-struct Other {
+struct PeerProcess {
     child: Child,
     // `None` after this process ended the other's input.
     ask: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-impl Drop for Other {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         // The other process stops when its input ends.
         self.ask = None;
@@ -110,7 +112,7 @@ pub async fn run(output: Output, args: &BenchTensorsArgs) -> Outcome {
 /// Runs the process that holds the content, until its input ends.
 pub async fn hold_content(args: &BenchTensorsArgs) -> Outcome {
     let bytes = usize::try_from(args.size).map_err(|error| bench_failure(&error))?;
-    let holder = Holder::start(bytes, args.small)
+    let holder = ContentHolder::start(bytes, args.small)
         .await
         .map_err(|error| bench_failure(&error))?;
     show::print_json(holder.card());
@@ -122,7 +124,7 @@ pub async fn hold_content(args: &BenchTensorsArgs) -> Outcome {
     answering.await.map_err(|error| bench_failure(&error))
 }
 
-fn start_holder(args: &BenchTensorsArgs) -> Result<(Other, Card), Failure> {
+fn start_holder(args: &BenchTensorsArgs) -> Result<(PeerProcess, Card), Failure> {
     let mut command = Command::new(program_path()?);
     command
         .args(["bench", "tensor-holder", "--size", &args.size.to_string()])
@@ -132,7 +134,7 @@ fn start_holder(args: &BenchTensorsArgs) -> Result<(Other, Card), Failure> {
     let ask = child.stdin.take();
     let answers = child.stdout.take().expect("it was asked for");
     let answers = BufReader::new(answers).lines();
-    let mut other = Other {
+    let mut other = PeerProcess {
         child,
         ask,
         answers,
@@ -141,7 +143,7 @@ fn start_holder(args: &BenchTensorsArgs) -> Result<(Other, Card), Failure> {
     Ok((other, card))
 }
 
-impl Other {
+impl PeerProcess {
     fn read_line(&mut self) -> Result<String, Failure> {
         match self.answers.next() {
             Some(Ok(line)) => Ok(line),
@@ -161,16 +163,18 @@ impl Other {
 async fn measure_carriers(
     args: &BenchTensorsArgs,
     card: &Card,
-    other: &mut Other,
+    other: &mut PeerProcess,
 ) -> Result<Report, Failure> {
     let (bytes, id) = (args.size, card.large);
     let fail = |error: BenchError| bench_failure(&error);
-    let stream = Taker::start(card, DirectListen::Off).await.map_err(fail)?;
-    let channel = Taker::start(card, DirectListen::Nowhere)
+    let stream = ContentFetcher::start(card, DirectListen::Off)
         .await
         .map_err(fail)?;
-    let plain = Plain::start().await.map_err(fail)?;
-    let mut rounds: [Vec<Took>; WAYS.len()] = Default::default();
+    let channel = ContentFetcher::start(card, DirectListen::Nowhere)
+        .await
+        .map_err(fail)?;
+    let plain = BareStreamNode::start().await.map_err(fail)?;
+    let mut rounds: [Vec<RoundTimes>; WAYS.len()] = Default::default();
     for round in 0..args.rounds {
         for turn in 0..WAYS.len() {
             // Every second round goes backwards, so that no connection always follows the same one.
@@ -192,7 +196,7 @@ async fn measure_carriers(
             let seconds = begin.elapsed().as_secs_f64();
             let came_over = taken.map_err(fail)?;
             check_carrier(way, came_over)?;
-            rounds[way].push(Took {
+            rounds[way].push(RoundTimes {
                 seconds,
                 sender_cpu: other.cpu_seconds()? - before.0,
                 receiver_cpu: cpu_seconds() - before.1,
@@ -212,7 +216,12 @@ async fn measure_carriers(
     })
 }
 
-fn row(way: &'static str, bytes: u64, rounds: &[Took], [bare, plain]: [&[Took]; 2]) -> CarrierRow {
+fn row(
+    way: &'static str,
+    bytes: u64,
+    rounds: &[RoundTimes],
+    [bare, plain]: [&[RoundTimes]; 2],
+) -> CarrierRow {
     let gb = bytes as f64 / 1e9;
     let (best, best_bare) = (fastest_round(rounds), fastest_round(bare));
     CarrierRow {
@@ -222,21 +231,25 @@ fn row(way: &'static str, bytes: u64, rounds: &[Took], [bare, plain]: [&[Took]; 
         sender_cpu_seconds_per_gb: best.sender_cpu / gb,
         receiver_cpu_seconds_per_gb: best.receiver_cpu / gb,
         of_bare_stream: best_bare.seconds / best.seconds,
-        paired_of_bare_stream: median_ratio(rounds, bare, Took::speed_of),
-        paired_cpu_of_bare_stream: median_ratio(rounds, bare, Took::cpu_of),
-        paired_of_libp2p: median_ratio(rounds, plain, Took::speed_of),
-        paired_cpu_of_libp2p: median_ratio(rounds, plain, Took::cpu_of),
+        paired_of_bare_stream: median_ratio(rounds, bare, RoundTimes::speed_of),
+        paired_cpu_of_bare_stream: median_ratio(rounds, bare, RoundTimes::cpu_of),
+        paired_of_libp2p: median_ratio(rounds, plain, RoundTimes::speed_of),
+        paired_cpu_of_libp2p: median_ratio(rounds, plain, RoundTimes::cpu_of),
     }
 }
 
-fn fastest_round(rounds: &[Took]) -> Took {
+fn fastest_round(rounds: &[RoundTimes]) -> RoundTimes {
     let fastest = rounds.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds));
     *fastest.expect("there is a round at least")
 }
 
 /// Returns the median ratio of all rounds but the first, which allocates memory; or that of the
 /// first round if it is the only one.
-fn median_ratio(rounds: &[Took], bare: &[Took], ratio: fn(&Took, &Took) -> f64) -> f64 {
+fn median_ratio(
+    rounds: &[RoundTimes],
+    bare: &[RoundTimes],
+    ratio: fn(&RoundTimes, &RoundTimes) -> f64,
+) -> f64 {
     let skipped = usize::from(rounds.len() > 1);
     let pairs = rounds.iter().zip(bare).skip(skipped);
     let mut ratios: Vec<f64> = pairs.map(|(took, bare)| ratio(took, bare)).collect();
@@ -244,16 +257,16 @@ fn median_ratio(rounds: &[Took], bare: &[Took], ratio: fn(&Took, &Took) -> f64) 
     ratios[ratios.len() / 2]
 }
 
-impl Took {
+impl RoundTimes {
     fn total_cpu(&self) -> f64 {
         self.sender_cpu + self.receiver_cpu
     }
 
-    fn speed_of(&self, other: &Took) -> f64 {
+    fn speed_of(&self, other: &RoundTimes) -> f64 {
         other.seconds / self.seconds
     }
 
-    fn cpu_of(&self, other: &Took) -> f64 {
+    fn cpu_of(&self, other: &RoundTimes) -> f64 {
         self.total_cpu() / other.total_cpu()
     }
 }
@@ -274,13 +287,13 @@ fn check_carrier(way: usize, came_over: Option<Carrier>) -> Outcome {
 
 async fn measure_small(
     args: &BenchTensorsArgs,
-    taker: &Taker,
-    other: &mut Other,
+    taker: &ContentFetcher,
+    other: &mut PeerProcess,
 ) -> Result<SmallTensorRow, Failure> {
     let ids: Vec<ContentId> = (0..args.small)
         .map(|n| ContentId::for_content(&bench::small_content(n)))
         .collect();
-    let mut best: Option<Took> = None;
+    let mut best: Option<RoundTimes> = None;
     for _ in 0..args.rounds {
         let before = (other.cpu_seconds()?, cpu_seconds());
         let begin = Instant::now();
@@ -289,7 +302,7 @@ async fn measure_small(
             .await
             .map_err(|error| bench_failure(&error))?;
         let seconds = begin.elapsed().as_secs_f64();
-        let took = Took {
+        let took = RoundTimes {
             seconds,
             sender_cpu: other.cpu_seconds()? - before.0,
             receiver_cpu: cpu_seconds() - before.1,

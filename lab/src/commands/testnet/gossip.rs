@@ -35,8 +35,8 @@ fn print_report(report: &GossipReport) {
     ));
     print_line(&format!(
         "  {} profiles said, each heard by {:.2} % of the nodes",
-        report.said,
-        report.heard * 100.0
+        report.sent_count,
+        report.heard_share * 100.0
     ));
     print_line(&format!(
         "  bytes a second and node: {:.0} received, {:.0} sent, {:.0} together (p99 {:.0}, most \

@@ -44,12 +44,12 @@ pub fn run(output: Output, args: &SimArgs) -> Outcome {
 
 /// Plays all attacks on a lease and reports their cost.
 pub fn play_attacks(output: Output) {
-    let findings = souk_sim::games::play_games();
+    let costs = souk_sim::attacks::search_attacks();
     if let Output::Json = output {
-        return show::print_json(&findings);
+        return show::print_json(&costs);
     }
     let mut table = Table::new(&["attack", ">planned s", ">lost s", ">costs s", ">reputation"]);
-    for row in souk_sim::games::table_rows(&findings) {
+    for row in souk_sim::attacks::table_rows(&costs) {
         table.add_row(row);
     }
     table.print();

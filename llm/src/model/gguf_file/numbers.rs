@@ -18,14 +18,14 @@ const DIVISORS_LONG: &str = "rope_factors_long.weight";
 pub(super) const TABLES: [&str; 3] = [DIVISORS, DIVISORS_SHORT, DIVISORS_LONG];
 
 /// The metadata of a family.
-struct Numbers<'a> {
+struct FamilyMetadata<'a> {
     file: &'a Gguf,
     family: &'a str,
 }
 
 pub(super) fn read_config(file: &Gguf) -> Result<Config, ModelError> {
     let family = require_text(file, "general.architecture")?;
-    let numbers = Numbers { file, family };
+    let numbers = FamilyMetadata { file, family };
     let architecture = numbers.read_architecture()?;
     let hidden = numbers.require_number("embedding_length")?;
     let heads = numbers.require_number("attention.head_count")?;
@@ -83,7 +83,7 @@ fn score_factor(
     Some((width as f64).powf(-0.5) as f32)
 }
 
-impl Numbers<'_> {
+impl FamilyMetadata<'_> {
     fn key(&self, part: &str) -> String {
         format!("{}.{part}", self.family)
     }

@@ -114,7 +114,7 @@ const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 
 /// The words of a file.
-struct Words<'a> {
+struct TokenWords<'a> {
     words: Vec<&'a str>,
     kinds: Vec<u64>,
     begin: Option<usize>,
@@ -124,7 +124,7 @@ struct Words<'a> {
 
 /// Returns the file's tokeniser as `tokenizer.json`.
 pub(super) fn tokenizer_json(file: &Gguf) -> Result<Json, ModelError> {
-    let words = Words::read(file)?;
+    let words = TokenWords::read(file)?;
     match require_text(file, "tokenizer.ggml.model")? {
         "gpt2" => byte_level(file, &words),
         "llama" => piece_vocabulary(file, &words),
@@ -151,7 +151,7 @@ fn require_texts<'a>(file: &'a Gguf, key: &str) -> Result<Vec<&'a str>, ModelErr
         .ok_or_else(lacks)
 }
 
-impl<'a> Words<'a> {
+impl<'a> TokenWords<'a> {
     fn read(file: &'a Gguf) -> Result<Self, ModelError> {
         let words = require_texts(file, "tokenizer.ggml.tokens")?;
         if let Some(word) = words.iter().find(|word| word.len() > WORD_BYTES_MAX) {
@@ -226,7 +226,7 @@ impl<'a> Words<'a> {
             "special_tokens": special.collect::<serde_json::Map<_, _>>()})
     }
 
-    fn whole(&self, file: &Gguf, begins: bool, parts: [Json; 3], model: Json) -> Json {
+    fn tokenizer_json(&self, file: &Gguf, begins: bool, parts: [Json; 3], model: Json) -> Json {
         let [normalizer, cutter, decoder] = parts;
         json!({"version": "1.0", "truncation": null, "padding": null,
             "added_tokens": self.added_tokens(), "normalizer": normalizer, "pre_tokenizer": cutter,
@@ -236,7 +236,7 @@ impl<'a> Words<'a> {
 }
 
 /// Returns a byte-level vocabulary with merges.
-fn byte_level(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
+fn byte_level(file: &Gguf, words: &TokenWords<'_>) -> Result<Json, ModelError> {
     let name = file
         .metadata_text("tokenizer.ggml.pre")
         .unwrap_or("default");
@@ -251,7 +251,7 @@ fn byte_level(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
         "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
         "byte_fallback": false, "ignore_merges": is_whole, "vocab": words.ids_by_word(),
         "merges": merges});
-    Ok(words.whole(
+    Ok(words.tokenizer_json(
         file,
         is_whole,
         [normalizer, cut.to_json(), byte_level_json(true)],
@@ -260,7 +260,7 @@ fn byte_level(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
 }
 
 /// Returns a vocabulary of pieces with scores: a higher score merges first.
-fn piece_vocabulary(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
+fn piece_vocabulary(file: &Gguf, words: &TokenWords<'_>) -> Result<Json, ModelError> {
     let lacks = || ModelError::GgufLacks("tokenizer.ggml.scores".to_owned());
     let scores = file
         .metadata_array("tokenizer.ggml.scores")
@@ -301,11 +301,15 @@ fn piece_vocabulary(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> 
     }
     let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
     let decoder = json!({"type": "Sequence", "decoders": decoders});
-    Ok(words.whole(file, true, [normalizer, Json::Null, decoder], model))
+    Ok(words.tokenizer_json(file, true, [normalizer, Json::Null, decoder], model))
 }
 
 /// Returns all pairs of pieces that form a piece, in merge order.
-fn merge_pairs(words: &Words<'_>, ids: &BTreeMap<&str, usize>, scores: &[f64]) -> Vec<[String; 2]> {
+fn merge_pairs(
+    words: &TokenWords<'_>,
+    ids: &BTreeMap<&str, usize>,
+    scores: &[f64],
+) -> Vec<[String; 2]> {
     let special: BTreeSet<usize> = [CONTROL, USER_DEFINED]
         .into_iter()
         .flat_map(|kind| {

@@ -46,7 +46,7 @@ struct Levels {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-struct Candling {
+struct CandleQuery {
     /// Seconds in a candle: a multiple of 60, up to 86400; else 60.
     #[param(minimum = 60, maximum = 86400, multiple_of = 60)]
     step: Option<u64>,
@@ -117,12 +117,12 @@ async fn trades(
 
 /// What a class cost within the last day.
 #[utoipa::path(get, path = "/v1/market/classes/{class}/candles", tag = "market",
-    params(("class" = String, Path, description = "Its name, or the beginning of it"), Candling),
+    params(("class" = String, Path, description = "Its name, or the beginning of it"), CandleQuery),
     responses((status = 200, body = CandlesView)), security(("token" = ["read"])))]
 async fn candles(
     State(state): State<SharedState>,
     Path(class): Path<String>,
-    Parameters(asked): Parameters<Candling>,
+    Parameters(asked): Parameters<CandleQuery>,
 ) -> Result<Json<CandlesView>, Problem> {
     let step = asked.step.unwrap_or(MINUTE);
     if step == 0 || step > STEP_MAX || !step.is_multiple_of(MINUTE) {

@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::byte_range::Part;
-use crate::command::Folder;
+use crate::job_folder::JobFolder;
 use crate::job_view::{self, Standing};
 use crate::output_view::OutputView;
 use crate::problem::{Code, Problem};
@@ -58,7 +58,7 @@ async fn output(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let job = require_done(&state, &id)?;
-    let folder = Folder::new(&state.jobs_folder(), &job);
+    let folder = JobFolder::new(&state.jobs_folder(), &job);
     let all = folder.read_outputs();
     let mut all = all.ok_or_else(|| outputs_elsewhere(&job))?;
     let known = all.keys().cloned().collect::<Vec<_>>().join(", ");
@@ -96,7 +96,7 @@ async fn output(
 }
 
 /// Returns the meaning of an output, as JSON.
-fn meaning_json(folder: &Folder, name: &str, tensor: &Tensor) -> Result<Bytes, Problem> {
+fn meaning_json(folder: &JobFolder, name: &str, tensor: &Tensor) -> Result<Bytes, Problem> {
     let outputs = BTreeMap::from([(name.to_owned(), tensor.clone())]);
     let told = folder
         .read_legend()

@@ -24,13 +24,13 @@ pub struct ToolUse {
 /// A tool.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum GivenTool {
-    Function { function: GivenFunction },
+enum ToolDefinition {
+    Function { function: FunctionDefinition },
 }
 
 /// A function. Its arguments must fulfil its schema only in a forced call, and then always.
 #[derive(Deserialize)]
-struct GivenFunction {
+struct FunctionDefinition {
     name: String,
     description: Option<String>,
     parameters: Option<Value>,
@@ -103,7 +103,7 @@ fn read_tool(at: usize, given: Value) -> Result<Tool, Refusal> {
         let name = format!("{place}{field}");
         Refusal::invalid_field(&name, format!("{name} should be {what}"))
     };
-    let Ok(GivenTool::Function { function }) = serde_json::from_value(given) else {
+    let Ok(ToolDefinition::Function { function }) = serde_json::from_value(given) else {
         return Err(wrong("", "of type function, and have one with a name"));
     };
     let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "_-".contains(letter);

@@ -17,12 +17,12 @@ impl JobCore {
     /// Excludes the provider that failed, or ends the job if the failure names none.
     pub(super) fn on_failure(
         &mut self,
-        errand: AttemptPurpose,
+        purpose: AttemptPurpose,
         reason: Reason,
         asks: BTreeMap<AccountKey, OrderId>,
         kept: u32,
     ) {
-        let is_left = match errand {
+        let is_left = match purpose {
             AttemptPurpose::Main => !(self.requests.is_empty() && self.no_more),
             AttemptPurpose::Check => self.question_mut().is_some_and(|it| it.third.is_none()),
         };

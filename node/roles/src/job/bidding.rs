@@ -11,7 +11,7 @@ use super::facts::{End, Fact, Terms, attempt_id};
 use super::money;
 use super::plan::Plan;
 use super::reason::Reason;
-use super::state::{AttemptPurpose, Phase, Uncertain, Wait};
+use super::state::{AttemptPurpose, Phase, UncertainPurchase, Wait};
 use crate::clock::Micros;
 
 /// How often the core looks at the book again while a job waits for devices.
@@ -26,25 +26,25 @@ impl JobCore {
     /// because the market can sell a gang in flight after the next life has looked. A resumed job
     /// always records its number: the next life skips only one unrecorded number, and this life has
     /// already skipped one.
-    pub(super) fn buy_leases(&mut self, errand: AttemptPurpose, plan: Box<Plan>) {
-        let left = self.pursuit_mut(errand).left;
+    pub(super) fn buy_leases(&mut self, purpose: AttemptPurpose, plan: Box<Plan>) {
+        let left = self.pursuit_mut(purpose).left;
         if let Err(reason) = money::lease_duration(&plan, left) {
-            return self.on_shortage(errand, reason);
+            return self.on_shortage(purpose, reason);
         }
-        let may_hold = self.may_hold(errand, &plan);
-        let pursuit = self.pursuit_mut(errand);
+        let may_hold = self.may_hold(purpose, &plan);
+        let pursuit = self.pursuit_mut(purpose);
         (pursuit.phase, pursuit.plan) = (Phase::Buying, Some(plan));
         match left.is_some() || self.is_resumed {
-            true => self.record_facts(vec![may_hold], Wait::Announce(errand)),
-            false => self.send_bids(errand),
+            true => self.record_facts(vec![may_hold], Wait::Announce(purpose)),
+            false => self.send_bids(purpose),
         }
     }
 
     /// Sends the bids of the plan to buy.
-    pub(super) fn send_bids(&mut self, errand: AttemptPurpose) {
-        let left = self.pursuit_mut(errand).left;
+    pub(super) fn send_bids(&mut self, purpose: AttemptPurpose) {
+        let left = self.pursuit_mut(purpose).left;
         let plan = self
-            .pursuit_mut(errand)
+            .pursuit_mut(purpose)
             .plan
             .take()
             .expect("a plan is bought");
@@ -52,7 +52,7 @@ impl JobCore {
         let id = attempt_id(self.spec.job, self.next_attempt);
         let planned = |it: &AccountKey| plan.legs.iter().any(|leg| leg.listing.provider == *it);
         // The plan includes a provider that is back with a new ask.
-        let excluded = self.excluded_from(errand);
+        let excluded = self.excluded_from(purpose);
         let excluded = excluded.iter().map(|it| it.provider);
         let excluded: Vec<AccountKey> = excluded.filter(|it| !planned(it)).collect();
         let limits = &self.spec.limits;
@@ -60,14 +60,14 @@ impl JobCore {
         let bids = legs
             .map(|leg| money::bid_for_leg(leg, limits, &excluded, duration, id))
             .collect();
-        self.pursuit_mut(errand).plan = Some(plan);
-        self.request_effect(Action::Buy { id, bids }, Wait::Buy(errand));
+        self.pursuit_mut(purpose).plan = Some(plan);
+        self.request_effect(Action::Buy { id, bids }, Wait::Buy(purpose));
     }
 
     /// Returns the fact that the next number may hold escrow if the market sells its leases in a
     /// moment.
-    fn may_hold(&mut self, errand: AttemptPurpose, plan: &Plan) -> Fact {
-        let left = self.pursuit_mut(errand).left;
+    fn may_hold(&mut self, purpose: AttemptPurpose, plan: &Plan) -> Fact {
+        let left = self.pursuit_mut(purpose).left;
         let duration = money::lease_duration(plan, left).unwrap_or_default();
         let escrows = plan
             .legs
@@ -80,11 +80,11 @@ impl JobCore {
         }
     }
 
-    pub(super) fn on_bought(&mut self, errand: AttemptPurpose, answer: Answer) {
+    pub(super) fn on_bought(&mut self, purpose: AttemptPurpose, answer: Answer) {
         match answer {
             Answer::Bought(trades) => {
                 let plan = self
-                    .pursuit_mut(errand)
+                    .pursuit_mut(purpose)
                     .plan
                     .take()
                     .expect("a plan is bought");
@@ -92,59 +92,60 @@ impl JobCore {
                     let text = "the market sold another number of leases".to_owned();
                     return self.end_job(End::Failed(Reason::Unreachable(text)));
                 }
-                self.begin_attempt(errand, plan, trades.iter().map(Terms::from).collect());
+                self.begin_attempt(purpose, plan, trades.iter().map(Terms::from).collect());
             }
             Answer::NotBought(refusal) => {
                 let tick = self.now.tick;
-                let pursuit = self.pursuit_mut(errand);
+                let pursuit = self.pursuit_mut(purpose);
                 pursuit.plan = None;
                 match pursuit.wait_until.is_some_and(|until| tick < until) {
                     // Another buyer was faster.
-                    true => self.pause_errand(errand, BOOK_PERIOD),
+                    true => self.pause_purpose(purpose, BOOK_PERIOD),
                     false => self.end_job(End::Failed(Reason::Unsold(refusal))),
                 }
             }
             Answer::Uncertain(_) => {
-                self.pursuit_mut(errand).phase = Phase::Adopting;
+                self.pursuit_mut(purpose).phase = Phase::Adopting;
                 let ids = vec![attempt_id(self.spec.job, self.next_attempt)];
-                self.request_effect(Action::Look { ids }, Wait::Adopt(errand));
+                self.request_effect(Action::Look { ids }, Wait::Adopt(purpose));
             }
             other => self.end_job(End::Failed(unreachable_reason(other))),
         }
     }
 
     /// Handles a gang without an answer: adopts its leases if they exist.
-    pub(super) fn on_adopted(&mut self, errand: AttemptPurpose, answer: Answer) {
+    pub(super) fn on_adopted(&mut self, purpose: AttemptPurpose, answer: Answer) {
         let leases = match answer {
             Answer::Leases(leases) => leases,
             other => return self.end_job(End::Failed(unreachable_reason(other))),
         };
         let plan = self
-            .pursuit_mut(errand)
+            .pursuit_mut(purpose)
             .plan
             .take()
             .expect("a plan is bought");
         let leases: Vec<&Lease> = leases.iter().filter(|lease| lease.is_running()).collect();
         if let Some(terms) = adopt_terms(&plan, &leases) {
-            return self.begin_attempt(errand, plan, terms);
+            return self.begin_attempt(purpose, plan, terms);
         }
         for lease in &leases {
             self.end_lease(lease.id);
         }
         // The market can sell them a moment later: the core must not reuse the number, and must
         // keep their possible escrow unspent.
-        let skipped = self.may_hold(errand, &plan);
+        let skipped = self.may_hold(purpose, &plan);
         if let Fact::Skipped { n, escrow, .. } = skipped {
             let until = self.now.tick.plus(UNCERTAIN_FOR);
-            self.uncertain.insert(n, Uncertain { escrow, until });
+            self.uncertain
+                .insert(n, UncertainPurchase { escrow, until });
         }
         self.next_attempt += 1;
-        self.record_facts(vec![skipped], Wait::Skip(errand));
+        self.record_facts(vec![skipped], Wait::Skip(purpose));
     }
 
     /// Continues once the journal says that a number is not used again.
-    pub(super) fn on_skipped(&mut self, errand: AttemptPurpose) {
-        self.pause_errand(errand, BOOK_PERIOD);
+    pub(super) fn on_skipped(&mut self, purpose: AttemptPurpose) {
+        self.pause_purpose(purpose, BOOK_PERIOD);
     }
 }
 

@@ -28,18 +28,18 @@ const ESCROW_WAIT: Micros = Micros::from_seconds(120);
 const ESCROW_PERIOD: Micros = Micros::from_millis(500);
 
 impl JobCore {
-    /// Begins the purchase for an errand that has nothing under way. Returns whether it took a
+    /// Begins the purchase for an purpose that has nothing under way. Returns whether it took a
     /// step.
-    pub(super) fn advance_errand(&mut self, errand: AttemptPurpose) -> bool {
-        let is_there = match errand {
+    pub(super) fn advance_purpose(&mut self, purpose: AttemptPurpose) -> bool {
+        let is_there = match purpose {
             AttemptPurpose::Main => {
                 self.past.is_none() && self.requests.values().any(|it| !it.is_given)
             }
             AttemptPurpose::Check => self.check.is_some() && !self.is_given_on_its_way(),
         };
         let mut attempts = self.attempts.values();
-        let is_busy = attempts.any(|it| it.errand == errand && it.judging != Judging::Doubting);
-        if errand == AttemptPurpose::Main && self.past.is_none() && !is_busy {
+        let is_busy = attempts.any(|it| it.purpose == purpose && it.judging != Judging::Doubting);
+        if purpose == AttemptPurpose::Main && self.past.is_none() && !is_busy {
             if self.requests.is_empty() && self.no_more {
                 self.end_job(match self.is_unwanted {
                     true => End::Cancelled,
@@ -54,18 +54,18 @@ impl JobCore {
                 return true;
             }
         }
-        let is_idle = is_there && !is_busy && self.pursuit_mut(errand).phase == Phase::Idle;
+        let is_idle = is_there && !is_busy && self.pursuit_mut(purpose).phase == Phase::Idle;
         if !is_idle || self.is_buying() {
             return false;
         }
-        self.prepare_purchase(errand);
+        self.prepare_purchase(purpose);
         true
     }
 
-    /// Returns whether an errand is about to buy. The other one must wait, because it needs the
+    /// Returns whether an purpose is about to buy. The other one must wait, because it needs the
     /// number and the escrow of that purchase.
     pub(super) fn is_buying(&self) -> bool {
-        self.waits.iter().any(|wait| {
+        self.pending.iter().any(|wait| {
             matches!(
                 wait,
                 Wait::Look(_)
@@ -82,34 +82,34 @@ impl JobCore {
 
     /// Returns whether the core fetches an answer that an earlier life gave.
     fn is_fetching_answers(&self) -> bool {
-        let mut waits = self.waits.iter();
+        let mut waits = self.pending.iter();
         waits.any(|wait| matches!(wait, Wait::FindPast { .. } | Wait::FetchPast { .. }))
     }
 
     /// Returns whether the core still fetches an input of a third run.
     fn is_given_on_its_way(&self) -> bool {
-        let mut waits = self.waits.iter();
+        let mut waits = self.pending.iter();
         waits.any(|wait| matches!(wait, Wait::FetchGiven { .. }))
     }
 
     /// Looks up the rest of the budget if there is a budget and the job has bought something.
-    fn prepare_purchase(&mut self, errand: AttemptPurpose) {
+    fn prepare_purchase(&mut self, purpose: AttemptPurpose) {
         let wait_until = self.now.tick.plus(self.spec.limits.wait);
         let has_bought = self.next_attempt > 0;
         if self.spec.sequences > 0 && has_bought {
             return self.end_job(End::Failed(self.session_over()));
         }
         let budget = self.spec.limits.budget;
-        let pursuit = self.pursuit_mut(errand);
+        let pursuit = self.pursuit_mut(purpose);
         pursuit.wait_until.get_or_insert(wait_until);
         if budget.is_some() && has_bought {
             pursuit.phase = Phase::Looking;
             let ids = self.attempt_ids();
-            self.request_effect(Action::Look { ids }, Wait::Look(errand));
+            self.request_effect(Action::Look { ids }, Wait::Look(purpose));
             return;
         }
         pursuit.left = budget;
-        self.plan_or_buy(errand);
+        self.plan_or_buy(purpose);
     }
 
     /// Returns why a session cannot continue: its states ended with its leases.
@@ -122,16 +122,16 @@ impl JobCore {
         self.losses.last().cloned().unwrap_or_else(over)
     }
 
-    pub(super) fn look_again(&mut self, errand: AttemptPurpose) {
-        if errand == AttemptPurpose::Check && self.check.is_none() {
+    pub(super) fn look_again(&mut self, purpose: AttemptPurpose) {
+        if purpose == AttemptPurpose::Check && self.check.is_none() {
             return;
         }
-        let pursuit = self.pursuit_mut(errand);
+        let pursuit = self.pursuit_mut(purpose);
         assert_eq!(pursuit.phase, Phase::Pausing, "a moment is waited for");
         pursuit.phase = Phase::Idle;
     }
 
-    pub(super) fn on_looked(&mut self, errand: AttemptPurpose, answer: Answer) {
+    pub(super) fn on_looked(&mut self, purpose: AttemptPurpose, answer: Answer) {
         let leases = match answer {
             Answer::Leases(leases) => leases,
             other => return self.end_job(End::Failed(unreachable_reason(other))),
@@ -155,7 +155,7 @@ impl JobCore {
                     .saturating_sub(held.0),
             )
         });
-        let pursuit = self.pursuit_mut(errand);
+        let pursuit = self.pursuit_mut(purpose);
         (pursuit.held, pursuit.left) = (held, left);
         if let Some(Shortage {
             until,
@@ -168,22 +168,22 @@ impl JobCore {
             } else if tick >= until {
                 return self.end_job(End::Failed(reason));
             } else {
-                return self.pause_errand(errand, ESCROW_PERIOD);
+                return self.pause_purpose(purpose, ESCROW_PERIOD);
             }
         }
-        self.plan_or_buy(errand);
+        self.plan_or_buy(purpose);
     }
 
-    fn plan_or_buy(&mut self, errand: AttemptPurpose) {
-        if let Some(plan) = self.pursuit_mut(errand).plan.take() {
-            return self.buy_leases(errand, plan);
+    fn plan_or_buy(&mut self, purpose: AttemptPurpose) {
+        if let Some(plan) = self.pursuit_mut(purpose).plan.take() {
+            return self.buy_leases(purpose, plan);
         }
         let limits = self.spec.limits.clone();
-        let excluded = self.excluded_from(errand);
-        let left = self.pursuit_mut(errand).left;
+        let excluded = self.excluded_from(purpose);
+        let left = self.pursuit_mut(purpose).left;
         let passed = self.now.tick.since(self.begun);
         let deadline = limits.deadline.map(|deadline| deadline.since(passed));
-        let wanted = match errand {
+        let wanted = match purpose {
             AttemptPurpose::Main => {
                 let requests = self.spec.requests.saturating_sub(self.answered).max(1);
                 let values = self.common_values();
@@ -221,14 +221,14 @@ impl JobCore {
                 }
             }
         };
-        self.pursuit_mut(errand).phase = Phase::Planning;
-        self.request_effect(Action::Plan(Box::new(wanted)), Wait::Plan(errand));
+        self.pursuit_mut(purpose).phase = Phase::Planning;
+        self.request_effect(Action::Plan(Box::new(wanted)), Wait::Plan(purpose));
     }
 
-    pub(super) fn on_planned(&mut self, errand: AttemptPurpose, answer: Answer) {
+    pub(super) fn on_planned(&mut self, purpose: AttemptPurpose, answer: Answer) {
         let (why, passes) = match answer {
-            Answer::Planned(plan) => match self.check_plan(errand, &plan) {
-                Ok(()) => return self.buy_leases(errand, plan),
+            Answer::Planned(plan) => match self.check_plan(purpose, &plan) {
+                Ok(()) => return self.buy_leases(purpose, plan),
                 Err(why) => (why, false),
             },
             Answer::NotPlanned { why, passes } => (why, passes),
@@ -239,28 +239,28 @@ impl JobCore {
         }
         let tick = self.now.tick;
         let is_early = self
-            .pursuit_mut(errand)
+            .pursuit_mut(purpose)
             .wait_until
             .is_some_and(|until| tick < until);
         if passes && is_early {
-            return self.pause_errand(errand, BOOK_PERIOD);
+            return self.pause_purpose(purpose, BOOK_PERIOD);
         }
         let reason = Reason::NoPlan(why);
         match reason.is_budget() {
-            true => self.on_shortage(errand, reason),
+            true => self.on_shortage(purpose, reason),
             false => self.end_job(End::Failed(reason)),
         }
     }
 
     /// Checks that a plan is valid, reads only values that exist, and makes all wanted outputs.
-    fn check_plan(&self, errand: AttemptPurpose, plan: &Plan) -> Result<(), NoPlan> {
+    fn check_plan(&self, purpose: AttemptPurpose, plan: &Plan) -> Result<(), NoPlan> {
         let kind = NoPlanKind::Other;
         let no_plan = |text: String| NoPlan { kind, text };
         plan.check_plan()
             .map_err(|fault| no_plan(fault.to_string()))?;
         let open = self.requests.values().find(|asked| !asked.is_given);
         let values = self.common_values();
-        let is_there = |name: &String| match errand {
+        let is_there = |name: &String| match purpose {
             AttemptPurpose::Main => open.is_some_and(|asked| {
                 let given = asked.inputs.iter().any(|(input, _)| input == name);
                 given || values.contains_key(name)
@@ -285,7 +285,7 @@ impl JobCore {
             .collect();
         let is_made = |name: &&String| values.contains_key(*name) || wanted.contains(name);
         let is_asked = |name: &String| wanted.contains(&name);
-        match errand {
+        match purpose {
             AttemptPurpose::Check if !self.asked_of_check().iter().all(is_asked) => {
                 Err(no_plan("the plan does not make all of the part".to_owned()))
             }
@@ -298,12 +298,12 @@ impl JobCore {
 
     /// Returns the providers not to buy from. A third run must not go to a provider whose result it
     /// decides about.
-    pub(super) fn excluded_from(&self, errand: AttemptPurpose) -> Vec<Exclusion> {
+    pub(super) fn excluded_from(&self, purpose: AttemptPurpose) -> Vec<Exclusion> {
         let mut excluded = self.excluded.clone();
         let check = self
             .check
             .as_ref()
-            .filter(|_| errand == AttemptPurpose::Check);
+            .filter(|_| purpose == AttemptPurpose::Check);
         let of = check.and_then(|check| self.attempts.get(&check.of));
         let parties = of.into_iter().flat_map(|of| &of.legs);
         excluded.extend(parties.map(|leg| Exclusion {
@@ -342,19 +342,19 @@ impl JobCore {
         outputs.map(|output| output.name.clone()).collect()
     }
 
-    pub(super) fn pause_errand(&mut self, errand: AttemptPurpose, time: Micros) {
-        self.pursuit_mut(errand).phase = Phase::Pausing;
+    pub(super) fn pause_purpose(&mut self, purpose: AttemptPurpose, time: Micros) {
+        self.pursuit_mut(purpose).phase = Phase::Pausing;
         let until = self.now.tick.plus(time);
-        self.timers.set_timer(Timer::LookAgain(errand), until);
+        self.timers.set_timer(Timer::LookAgain(purpose), until);
     }
 
     /// Waits until ended leases return some of their escrow, if any hold some.
-    pub(super) fn on_shortage(&mut self, errand: AttemptPurpose, reason: Reason) {
+    pub(super) fn on_shortage(&mut self, purpose: AttemptPurpose, reason: Reason) {
         if let Some(bad_input) = self.bad_input() {
             return self.end_job(End::Failed(bad_input));
         }
         let until = self.now.tick.plus(ESCROW_WAIT);
-        let pursuit = self.pursuit_mut(errand);
+        let pursuit = self.pursuit_mut(purpose);
         let held = pursuit.held;
         if held == Credits(0) {
             return self.end_job(End::Failed(reason));
@@ -364,18 +364,18 @@ impl JobCore {
             held,
             reason,
         });
-        self.pause_errand(errand, ESCROW_PERIOD);
+        self.pause_purpose(purpose, ESCROW_PERIOD);
     }
 
     pub(super) fn begin_attempt(
         &mut self,
-        errand: AttemptPurpose,
+        purpose: AttemptPurpose,
         plan: Box<Plan>,
         terms: Vec<Terms>,
     ) {
         let n = self.next_attempt;
         self.next_attempt += 1;
-        *self.pursuit_mut(errand) = AttemptPlan::default();
+        *self.pursuit_mut(purpose) = AttemptPlan::default();
         let leases = terms.iter();
         let leases = leases
             .map(|it| (it.provider, it.lease, it.escrow))
@@ -386,7 +386,7 @@ impl JobCore {
             .map(|it| (it.lease, Spending::from_held(it.escrow)));
         self.costs.extend(held);
         let providers = terms.iter().map(|terms| terms.provider).collect();
-        let mut attempt = Attempt::new(errand, plan, terms);
+        let mut attempt = Attempt::new(purpose, plan, terms);
         for leg in &mut attempt.legs {
             leg.span.sold_at = Some(self.now.tick);
         }
@@ -405,8 +405,8 @@ impl JobCore {
             }
             other => return self.end_job(End::Failed(unreachable_reason(other))),
         };
-        let errand = self.attempt_mut(n).errand;
-        let Some((number, asked, last)) = self.first_request(errand) else {
+        let purpose = self.attempt_mut(n).purpose;
+        let Some((number, asked, last)) = self.first_request(purpose) else {
             // Nobody wants an answer any more.
             return self.abandon_well(n);
         };
@@ -423,7 +423,7 @@ impl JobCore {
             return self.end_job(End::Failed(reason));
         }
         for place in attempt.places() {
-            let briefing = start::Briefing {
+            let briefing = start::StartFacts {
                 plan: &attempt.plan,
                 terms: attempt.legs.iter().map(|leg| &leg.terms).collect(),
                 contacts: &contacts,
@@ -437,7 +437,7 @@ impl JobCore {
         }
         attempt.note_first_request(&first, last);
         let terms = attempt.legs.iter().map(|leg| leg.terms.clone()).collect();
-        let (is_check, plan) = (errand == AttemptPurpose::Check, attempt.plan.clone());
+        let (is_check, plan) = (purpose == AttemptPurpose::Check, attempt.plan.clone());
         let fact = Fact::Attempt {
             n,
             is_check,
@@ -451,8 +451,8 @@ impl JobCore {
 
     /// Returns the first unanswered request: its number, the values that legs can read, and whether
     /// it is the only one.
-    fn first_request(&self, errand: AttemptPurpose) -> Option<(u32, super::state::Tensors, bool)> {
-        if errand == AttemptPurpose::Check {
+    fn first_request(&self, purpose: AttemptPurpose) -> Option<(u32, super::state::Tensors, bool)> {
+        if purpose == AttemptPurpose::Check {
             let check = self.check.as_ref()?;
             return Some((0, check.inputs.clone(), true));
         }
@@ -470,7 +470,7 @@ impl JobCore {
         let attempt = self.attempt_mut(n);
         let parts = attempt.plan.parts.iter();
         let content = parts.flat_map(|part| part.weights.iter().chain([&part.graph]));
-        let contents = content.chain(&attempt.given).copied();
+        let contents = content.chain(&attempt.request_inputs).copied();
         let contents: BTreeSet<_> = contents.collect();
         let contents = contents.into_iter().collect();
         self.request_effect(Action::Serve { contents }, Wait::Serve(n));
@@ -494,17 +494,17 @@ impl JobCore {
 }
 
 impl Attempt {
-    fn new(errand: AttemptPurpose, plan: Box<Plan>, terms: Vec<Terms>) -> Attempt {
+    fn new(purpose: AttemptPurpose, plan: Box<Plan>, terms: Vec<Terms>) -> Attempt {
         assert_eq!(plan.legs.len(), terms.len(), "each leg has a lease");
         Attempt {
-            errand,
+            purpose,
             is_resumed: false,
             plan,
             legs: terms.into_iter().map(LegState::new).collect(),
             sent: Vec::new(),
             sequences: BTreeMap::new(),
             progress: BTreeMap::new(),
-            given: BTreeSet::new(),
+            request_inputs: BTreeSet::new(),
             requests_max: 1,
             no_more: false,
             has_begun: false,

@@ -69,7 +69,7 @@ impl JobCore {
         match state.stage {
             // No buyer will answer its notes, so the leg gets paid by the buyer's observations.
             Stage::Working => {
-                let is_unseen = has_started && state.made.is_empty();
+                let is_unseen = has_started && state.outputs_made.is_empty();
                 self.push_effect(Action::SendMessage {
                     leg,
                     message: BuyerMessage::Limit { parts: 0 },
@@ -91,7 +91,7 @@ impl JobCore {
     /// Takes the steps towards the end that need no answer.
     pub(super) fn step_out(&mut self) {
         let ending = self.ending.as_ref().expect("it ends");
-        if ending.step != EndingStep::Closing || !self.waits.is_empty() {
+        if ending.step != EndingStep::Closing || !self.pending.is_empty() {
             return;
         }
         self.set_step(EndingStep::Looking);

@@ -20,7 +20,7 @@ use super::{Check, JobCore, comparing, lineage};
 
 /// The request that an attempt leaves unanswered, if its values are worth keeping.
 #[derive(Clone, Copy)]
-struct LeftRequest {
+struct UnansweredRequest {
     /// The request's number in the attempt.
     made_as: u32,
     /// The request's number in the job.
@@ -98,7 +98,7 @@ impl JobCore {
 
     /// Returns whether no answer of an attempt is pending.
     fn is_at_rest(&self, n: u32) -> bool {
-        let mut waits = self.waits.iter();
+        let mut waits = self.pending.iter();
         !waits.any(|wait| wait.attempt_number() == Some(n)) && !self.is_comparing(n)
     }
 
@@ -151,9 +151,9 @@ impl JobCore {
 
     /// Returns the request that is left of an attempt, if its values help: it is the only one left
     /// of the job, or two of its runs differ.
-    fn find_left_request(&self, n: u32) -> Option<LeftRequest> {
+    fn find_left_request(&self, n: u32) -> Option<UnansweredRequest> {
         let attempt = self.attempts.get(&n)?;
-        if attempt.errand == AttemptPurpose::Check {
+        if attempt.purpose == AttemptPurpose::Check {
             return None;
         }
         let mut open = self.requests.iter().filter(|(_, asked)| !asked.is_given);
@@ -166,12 +166,12 @@ impl JobCore {
         }
         if attempt.is_resumed {
             let mut inputs = asked.inputs.iter();
-            let is_same = inputs.all(|(_, id)| attempt.given.contains(id));
+            let is_same = inputs.all(|(_, id)| attempt.request_inputs.contains(id));
             let made_as = *attempt.sent.first()?;
-            return (is_alone && is_same).then_some(LeftRequest { made_as, number });
+            return (is_alone && is_same).then_some(UnansweredRequest { made_as, number });
         }
         let is_sent = attempt.sent.contains(&number);
-        (is_sent && (is_alone || is_broken)).then_some(LeftRequest {
+        (is_sent && (is_alone || is_broken)).then_some(UnansweredRequest {
             made_as: number,
             number,
         })
@@ -512,7 +512,7 @@ impl JobCore {
     /// Concludes an attempt whose payments are done, and leaves the rest to the next one.
     fn conclude_attempt(&mut self, n: u32) {
         let attempt = self.attempt_mut(n);
-        let (errand, is_resumed) = (attempt.errand, attempt.is_resumed);
+        let (purpose, is_resumed) = (attempt.purpose, attempt.is_resumed);
         let kept = u32::try_from(attempt.right.len()).unwrap_or(u32::MAX);
         let reason = attempt.failed.take().or(attempt.stalled.take());
         let terms = attempt.legs.iter().map(|leg| &leg.terms);
@@ -526,9 +526,9 @@ impl JobCore {
             self.past = None;
         }
         if let Some(reason) = reason.filter(|_| !is_resumed) {
-            self.on_failure(errand, reason, asks, kept);
+            self.on_failure(purpose, reason, asks, kept);
         }
-        if errand == AttemptPurpose::Check
+        if purpose == AttemptPurpose::Check
             && self.question_mut().is_none_or(|it| it.third.is_some())
         {
             self.check = None;
@@ -574,7 +574,7 @@ impl Attempt {
 
     /// Returns the requests for which some leg made an output.
     pub(super) fn requests_made(&self) -> Vec<u32> {
-        let made = self.legs.iter().flat_map(|leg| leg.made.keys());
+        let made = self.legs.iter().flat_map(|leg| leg.outputs_made.keys());
         let made: std::collections::BTreeSet<u32> = made.copied().collect();
         made.into_iter().collect()
     }

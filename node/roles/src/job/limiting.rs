@@ -30,7 +30,7 @@ impl JobCore {
         let attempt = self.attempt_mut(leg.attempt);
         attempt.failed.get_or_insert(reason);
         let state = attempt.leg(leg.place);
-        let is_disputed = is_blamed && state.has_started && state.made.is_empty();
+        let is_disputed = is_blamed && state.has_started && state.outputs_made.is_empty();
         self.let_go(leg, is_disputed);
         self.limit_others(leg.attempt);
     }
@@ -99,7 +99,7 @@ impl JobCore {
         if parts as usize >= all {
             return self.catch_up(leg);
         }
-        let has_made = !state.made.is_empty();
+        let has_made = !state.outputs_made.is_empty();
         let is_working = state.stage == Stage::Working;
         state.limit = Some(parts);
         if is_working {

@@ -53,7 +53,7 @@ impl JobCore {
             .tick
             .plus(answer_within(note.accepted_at, self.now.log));
         let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
-        if state.noted.replace(note) == Some(note) {
+        if state.last_note.replace(note) == Some(note) {
             return;
         }
         if state.stage < Stage::Working && state.stage != Stage::Asked {
@@ -83,7 +83,7 @@ impl JobCore {
     pub(super) fn answer_note(&mut self, leg: Leg) {
         let attempt = self.attempt_mut(leg.attempt);
         let state = attempt.leg(leg.place);
-        let (lease, noted) = (state.terms.lease, state.noted);
+        let (lease, noted) = (state.terms.lease, state.last_note);
         if !state.is_noted() {
             return;
         }
@@ -96,7 +96,7 @@ impl JobCore {
             };
             return self.hold_back(leg, &why);
         }
-        let parts: usize = state.made.values().map(Vec::len).sum();
+        let parts: usize = state.outputs_made.values().map(Vec::len).sum();
         let is_late = state.stage.is_talking() && parts <= state.agreed_parts;
         if let Some(Note { usage, .. }) = noted
             && !is_late

@@ -27,7 +27,7 @@ impl JobCore {
     pub(super) fn on_progress(&mut self, n: u32, request: u32) {
         let is_wanted = self.requests.contains_key(&request);
         let attempt = self.attempt_mut(n);
-        let is_wanted = is_wanted || attempt.errand == AttemptPurpose::Check;
+        let is_wanted = is_wanted || attempt.purpose == AttemptPurpose::Check;
         let is_open = attempt.progress[&request] == Progress::Open;
         if !is_wanted || !is_open || !attempt.is_made(request) {
             return;
@@ -202,7 +202,7 @@ impl JobCore {
     }
 
     fn on_request_fetched(&mut self, n: u32, request: u32) {
-        let is_here = !self.waits.iter().any(|wait| {
+        let is_here = !self.pending.iter().any(|wait| {
             matches!(wait, Wait::FetchAnswer { leg, request: of, .. }
                 if (leg.attempt, *of) == (n, request))
         });
@@ -211,7 +211,7 @@ impl JobCore {
             return;
         }
         attempt.progress.insert(request, Progress::Here);
-        match self.attempt_mut(n).errand {
+        match self.attempt_mut(n).purpose {
             AttemptPurpose::Main => self.give_answers(n),
             AttemptPurpose::Check => {
                 let answer = self.wanted_outputs(n, request).into_iter();

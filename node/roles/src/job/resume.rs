@@ -12,7 +12,7 @@ use super::facts::{End, Past, PastAttempt, attempt_id};
 use super::plan::Exclusion;
 use super::reason::{Objection, Reason};
 use super::running::{START_AFTER, max_work_time, time_until};
-use super::state::{Attempt, KnownRequest, Stage, Timer, Uncertain, Wait};
+use super::state::{Attempt, KnownRequest, Stage, Timer, UncertainPurchase, Wait};
 use super::{JobCore, running, start};
 use crate::clock::Micros;
 use crate::lease::{Opening, ProviderMessage, WorkResult};
@@ -40,7 +40,8 @@ impl JobCore {
         for (n, (escrow, until)) in &past.skipped {
             let until = self.now.tick.plus(time_until(*until, self.now.log));
             let escrow = *escrow;
-            self.uncertain.insert(*n, Uncertain { escrow, until });
+            self.uncertain
+                .insert(*n, UncertainPurchase { escrow, until });
         }
         self.past = Some(past);
         let ids = self.attempt_ids();
@@ -175,7 +176,7 @@ impl JobCore {
         let mut attempt = Attempt::new_resumed(past.plan.clone(), past.terms.clone());
         let mut asked = BTreeSet::new();
         for place in attempt.places() {
-            let briefing = start::Briefing {
+            let briefing = start::StartFacts {
                 plan: &past.plan,
                 terms: past.terms.iter().collect(),
                 contacts: &[],
@@ -288,7 +289,7 @@ impl JobCore {
     pub(super) fn on_asked_broken(&mut self, leg: Leg) {
         let now = self.now.tick;
         let state = self.attempts[&leg.attempt].leg(leg.place);
-        match now.since(state.heard) < ASKED_FOR {
+        match now.since(state.last_heard) < ASKED_FOR {
             true => self
                 .timers
                 .set_timer(Timer::AskAgain(leg), now.plus(ASK_PERIOD)),
@@ -336,7 +337,7 @@ impl JobCore {
                 }
                 parts.push(given);
             }
-            if made.peek().is_some() || state.made.insert(request, parts).is_some() {
+            if made.peek().is_some() || state.outputs_made.insert(request, parts).is_some() {
                 let objection = Objection::Outputs;
                 return self.refuse_payment(
                     leg,

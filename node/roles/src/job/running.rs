@@ -155,7 +155,7 @@ impl JobCore {
     pub(super) fn hear_from(&mut self, leg: Leg) {
         let now = self.now.tick;
         let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
-        state.heard = now;
+        state.last_heard = now;
         let patience = state.silence_max();
         self.timers
             .set_timer(Timer::Silent(leg), now.plus(patience));
@@ -167,7 +167,7 @@ impl JobCore {
             return;
         };
         let patience = state.silence_max();
-        if now.since(state.heard) > patience.plus(SLEPT) {
+        if now.since(state.last_heard) > patience.plus(SLEPT) {
             return self.hear_from(leg);
         }
         match state.stage {
@@ -280,7 +280,7 @@ impl JobCore {
 
     pub(super) fn fill_running(&mut self) {
         let running = self.attempts.iter();
-        let running = running.filter(|(_, it)| it.errand == super::state::AttemptPurpose::Main);
+        let running = running.filter(|(_, it)| it.purpose == super::state::AttemptPurpose::Main);
         let running: Vec<u32> = running.map(|(n, _)| *n).collect();
         for n in running {
             self.fill_window(n);
@@ -399,7 +399,7 @@ impl JobCore {
         if !(is_next && is_sent && is_right) {
             return self.lose_for(leg, Loss::Confused);
         }
-        state.made.entry(request).or_default().push(outputs);
+        state.outputs_made.entry(request).or_default().push(outputs);
         if state.parts_made(request) as usize == parts {
             state.open.remove(&request);
         }
@@ -516,7 +516,8 @@ impl Attempt {
         let sequence = self.sequences.entry(request.sequence).or_default();
         sequence.push(request.number);
         self.progress.insert(request.number, Progress::Open);
-        self.given.extend(request.inputs.iter().map(|(_, id)| *id));
+        self.request_inputs
+            .extend(request.inputs.iter().map(|(_, id)| *id));
     }
 
     /// Returns why a request cannot be sent: it lacks an input that no earlier request of its

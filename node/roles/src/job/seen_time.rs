@@ -34,7 +34,7 @@ impl JobCore {
                     continue;
                 }
                 leg.seen
-                    .note_parts(leg.made.values().map(Vec::len).sum(), now);
+                    .note_parts(leg.outputs_made.values().map(Vec::len).sum(), now);
                 match lag {
                     Some(lag) => leg.seen.begin_work(Micros(now.since(lag).0)),
                     None => leg.seen.end_work(now),
@@ -88,10 +88,15 @@ impl Attempt {
             _ => return Some(Micros(0)),
         };
         let maker = self.legs.iter().find(|leg| leg.terms.lease == maker)?;
-        let mut made = maker.made.get(&request).into_iter().flatten().flatten();
+        let mut made = maker
+            .outputs_made
+            .get(&request)
+            .into_iter()
+            .flatten()
+            .flatten();
         // Nothing more is heard of one that is over, though it may have made it.
         let is_there = maker.stage.is_over() || made.any(|(made, _)| made == name);
-        is_there.then(|| maker.echo.unwrap_or_default())
+        is_there.then(|| maker.round_trip_min.unwrap_or_default())
     }
 
     /// Returns the request before this one in its sequence.

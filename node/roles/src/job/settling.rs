@@ -31,7 +31,7 @@ use super::facts::{End, Fact, attempt_id};
 use super::paying::answer_within;
 use super::reason::{Objection, Reason};
 use super::receipt::{Purchase, check_held};
-use super::state::{Attempt, Doubt, Stage, Timer, Wait};
+use super::state::{Attempt, Stage, Timer, UnconfirmedOutputs, Wait};
 use crate::clock::Micros;
 use crate::lease::{BuyerMessage, Source, WINDOW_MAX};
 
@@ -74,7 +74,7 @@ impl JobCore {
                 let is_twin = attempt.plan.first_of(place) != place;
                 reported_outputs.extend(named.filter(|_| !is_twin).flatten());
             }
-            let parts = leg.made.values().map(Vec::len).max().unwrap_or(0);
+            let parts = leg.outputs_made.values().map(Vec::len).max().unwrap_or(0);
             let bought = Purchase {
                 market: self.spec.market,
                 buyer: self.spec.account,
@@ -104,8 +104,12 @@ impl JobCore {
     /// Returns the tensors that the buyer itself can have given to the providers of attempt `n`.
     fn buyer_tensors(&self, n: u32) -> impl Iterator<Item = ContentId> {
         let attempt = &self.attempts[&n];
-        let earlier = self.spec.given.iter().filter(|_| attempt.is_resumed);
-        attempt.given.iter().chain(earlier).copied()
+        let earlier = self
+            .spec
+            .request_inputs
+            .iter()
+            .filter(|_| attempt.is_resumed);
+        attempt.request_inputs.iter().chain(earlier).copied()
     }
 
     /// Signs the receipts of all right legs of attempt `n`. The journal must have recorded that
@@ -304,7 +308,7 @@ impl JobCore {
                 continue;
             }
             let mut unconfirmed = Vec::new();
-            for (request, made) in &attempt.leg(place).made {
+            for (request, made) in &attempt.leg(place).outputs_made {
                 for ((number, part), outputs) in attempt.plan.parts_at(place).zip(made) {
                     let is_alike = attempt.alike.get(&(*request, number)) == Some(&true);
                     let is_answered = |(name, id): &&(String, ContentId)| {
@@ -323,7 +327,7 @@ impl JobCore {
         for (place, unconfirmed) in doubts {
             let state = &mut self.attempt_mut(n).legs[place as usize];
             state.stage = Stage::Doubted;
-            state.doubt = Some(Doubt {
+            state.doubt = Some(UnconfirmedOutputs {
                 unconfirmed,
                 note: None,
             });

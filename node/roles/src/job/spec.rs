@@ -33,7 +33,7 @@ pub struct JobSpec {
     /// The most requests under way at a time.
     pub window: u32,
     /// The inputs of all requests, including those answered in earlier lives, if the job resumes.
-    pub given: BTreeSet<ContentId>,
+    pub request_inputs: BTreeSet<ContentId>,
     /// The buyer's limits.
     pub limits: Limits,
 }

@@ -10,7 +10,7 @@ use super::plan::{Plan, PlanFeedback, PlanInput, PlanOutput, PlanPart};
 use crate::lease::{Contact, Feedback, Input, Output, Part, Request, Source, Start};
 
 /// The facts that all starts of an attempt share.
-pub(super) struct Briefing<'a> {
+pub(super) struct StartFacts<'a> {
     pub plan: &'a Plan,
     pub terms: Vec<&'a Terms>,
     pub contacts: &'a [Contact],
@@ -21,7 +21,7 @@ pub(super) struct Briefing<'a> {
     pub sequences: u32,
 }
 
-impl Briefing<'_> {
+impl StartFacts<'_> {
     /// Returns the start for the provider at `place`.
     pub(super) fn build_start(&self, place: u32, first: &Request) -> Start {
         let terms = self.terms[place as usize];

@@ -315,13 +315,13 @@ pub(super) struct LegState {
     pub limit: Option<u32>,
     pub has_stalled: bool,
     /// When the provider was last heard from.
-    pub heard: Micros,
+    pub last_heard: Micros,
     /// The planned time of a run that failed because of its inputs, which the buyer pays for.
     pub failed_run: Micros,
     /// Whether the log knows that its work has begun: from then on, silence pays for it.
     pub has_started: bool,
     /// The last usage note seen.
-    pub noted: Option<Note>,
+    pub last_note: Option<Note>,
     /// The number of parts made when the core last accepted a note on the stream.
     pub agreed_parts: usize,
     /// The requests sent to it that it has not completed.
@@ -332,24 +332,24 @@ pub(super) struct LegState {
     pub seen: SeenTime,
     /// When the core sent a message whose answer needs no work, and the shortest such round trip.
     pub called: Option<Micros>,
-    pub echo: Option<Micros>,
+    pub round_trip_min: Option<Micros>,
     /// Whether the core disputed it in the log already, although its result can be right.
     pub is_disputed: bool,
     /// The outputs that it made of each request, part by part.
-    pub made: BTreeMap<u32, Vec<Tensors>>,
+    pub outputs_made: BTreeMap<u32, Vec<Tensors>>,
     /// The receipt that it asks the buyer to sign.
     pub receipt: Option<Box<Receipt>>,
     /// The contents that it serves since it finished.
     pub served: BTreeSet<ContentId>,
     /// Its outputs that their readers did not accept.
-    pub untaken: BTreeSet<(u32, String, LeaseId)>,
+    pub untaken_outputs: BTreeSet<(u32, String, LeaseId)>,
     /// The doubt about its outputs, if any.
-    pub doubt: Option<Doubt>,
+    pub doubt: Option<UnconfirmedOutputs>,
 }
 
 /// The outputs of a leg that no other run or answer confirms yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Doubt {
+pub(super) struct UnconfirmedOutputs {
     /// The name, the tensor and the tolerance of its part, in parts per million.
     pub unconfirmed: Vec<(String, ContentId, u32)>,
     /// When the log accepted the note that sets the time to decide.
@@ -366,21 +366,21 @@ impl LegState {
             knows_last: false,
             limit: None,
             has_stalled: false,
-            heard: Micros(0),
+            last_heard: Micros(0),
             failed_run: Micros(0),
             has_started: false,
-            noted: None,
+            last_note: None,
             agreed_parts: 0,
             open: BTreeSet::new(),
             span: LeaseSpan::default(),
             seen: SeenTime::default(),
             called: None,
-            echo: None,
+            round_trip_min: None,
             is_disputed: false,
-            made: BTreeMap::new(),
+            outputs_made: BTreeMap::new(),
             receipt: None,
             served: BTreeSet::new(),
-            untaken: BTreeSet::new(),
+            untaken_outputs: BTreeSet::new(),
             doubt: None,
         }
     }
@@ -389,19 +389,19 @@ impl LegState {
     pub(super) fn record_echo(&mut self, now: Micros) {
         if let Some(called) = self.called.take() {
             let took = now.since(called);
-            self.echo = Some(self.echo.map_or(took, |echo| echo.min(took)));
+            self.round_trip_min = Some(self.round_trip_min.map_or(took, |echo| echo.min(took)));
         }
     }
 
     /// Returns the number of parts of a request that it made.
     pub(super) fn parts_made(&self, request: u32) -> u32 {
-        let made = self.made.get(&request).map_or(0, Vec::len);
+        let made = self.outputs_made.get(&request).map_or(0, Vec::len);
         u32::try_from(made).expect("parts are few")
     }
 
     /// Returns every output that it reported.
     pub(super) fn all_made(&self) -> impl Iterator<Item = &(String, ContentId)> {
-        self.made.values().flatten().flatten()
+        self.outputs_made.values().flatten().flatten()
     }
 }
 
@@ -440,7 +440,7 @@ pub(super) enum Judging {
 /// A gang of leases and the work done with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Attempt {
-    pub errand: AttemptPurpose,
+    pub purpose: AttemptPurpose,
     /// Whether an earlier life began it.
     pub is_resumed: bool,
     pub plan: Box<Plan>,
@@ -451,7 +451,7 @@ pub(super) struct Attempt {
     /// The numbers of the requests sent, by sequence.
     pub sequences: BTreeMap<u32, Vec<u32>>,
     /// The tensors that the buyer gave.
-    pub given: BTreeSet<ContentId>,
+    pub request_inputs: BTreeSet<ContentId>,
     /// The most requests that the receipts can name and their time allows.
     pub requests_max: usize,
     /// Whether the attempt sends no more requests.
@@ -504,7 +504,7 @@ impl Attempt {
 
     /// Returns the outputs that a place made of a part of a request.
     pub(super) fn part_outputs(&self, place: u32, request: u32, part: u32) -> Option<&Tensors> {
-        let made = self.leg(place).made.get(&request)?;
+        let made = self.leg(place).outputs_made.get(&request)?;
         made.get(self.part_order(part))
     }
 
@@ -550,7 +550,7 @@ impl Attempt {
         if first == place && self.plan.second_of(place).is_none() {
             return true;
         }
-        let made = self.leg(place).made.iter();
+        let made = self.leg(place).outputs_made.iter();
         let mut parts = made.flat_map(|(request, made)| {
             let parts = self.plan.parts_at(place).zip(made);
             parts.map(|((number, _), _)| (*request, number))
@@ -594,7 +594,7 @@ pub(super) struct KnownRequest {
 
 /// A gang that the market may or may not have sold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Uncertain {
+pub(super) struct UncertainPurchase {
     pub escrow: Credits,
     pub until: Micros,
 }

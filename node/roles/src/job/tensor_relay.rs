@@ -31,7 +31,10 @@ impl JobCore {
         if !is_of || !is_sent {
             return self.lose_for(leg, Loss::Confused);
         }
-        if !attempt.legs[leg.place as usize].untaken.insert(what) {
+        if !attempt.legs[leg.place as usize]
+            .untaken_outputs
+            .insert(what)
+        {
             return;
         }
         let is_it = |place: &u32| attempt.leg(*place).terms.provider == *consumer;

@@ -87,7 +87,7 @@ pub enum Event {
         /// The id of the question.
         putting: RequestAttempt,
         /// The answer, or why there is none.
-        heard: Result<ValidatorAnswer, Silence>,
+        heard: Result<ValidatorAnswer, NoReply>,
     },
     /// A validator that the client only asked for the time sent it.
     Time {
@@ -124,7 +124,7 @@ pub struct ValidatorAnswer {
 
 /// Why a validator did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Silence {
+pub enum NoReply {
     /// It was unreachable, or the stream broke.
     Broken,
     /// It did not answer in time.
@@ -193,9 +193,9 @@ pub enum Reply {
     NotTaken(Box<Answer>),
     /// The market may or may not have carried out the batch, and never will again: the caller must
     /// look at the log.
-    Uncertain(Silence),
+    Uncertain(NoReply),
     /// No validator answered a question, or accepted a batch, in time.
-    Unreached(Silence),
+    Unreached(NoReply),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -233,7 +233,7 @@ struct Open {
     putting: Option<RequestAttempt>,
     /// Whether a validator that did not answer may have accepted it.
     repeated: bool,
-    last: Silence,
+    last: NoReply,
 }
 
 /// A client to a market; see the module.
@@ -362,7 +362,7 @@ impl MarketClient {
                 first: self.preferred,
                 putting: None,
                 repeated: false,
-                last: Silence::Broken,
+                last: NoReply::Broken,
             };
             self.ask_times(now, actions);
             let before = self.open.insert(asked, open);
@@ -471,7 +471,7 @@ impl MarketClient {
     fn on_heard(
         &mut self,
         putting: RequestAttempt,
-        heard: Result<ValidatorAnswer, Silence>,
+        heard: Result<ValidatorAnswer, NoReply>,
         now: Now,
         own: Micros,
         actions: &mut Vec<Action>,
@@ -486,8 +486,8 @@ impl MarketClient {
                     .record_clock(validator, time, Millis(own.0 / 1_000));
             }
             match heard.answer {
-                Answer::Busy { .. } => Err(Silence::Busy),
-                Answer::Unavailable(_) => Err(Silence::Unavailable),
+                Answer::Busy { .. } => Err(NoReply::Busy),
+                Answer::Unavailable(_) => Err(NoReply::Unavailable),
                 answer => Ok(answer),
             }
         });
@@ -502,11 +502,11 @@ impl MarketClient {
         }
     }
 
-    fn on_silence(&mut self, asked: CallId, silence: Silence, now: Now, actions: &mut Vec<Action>) {
+    fn on_silence(&mut self, asked: CallId, silence: NoReply, now: Now, actions: &mut Vec<Action>) {
         let open = self.open.get_mut(&asked).expect("it is under way");
         open.last = silence;
         // A full validator has accepted nothing; any other may have.
-        open.repeated |= silence != Silence::Busy;
+        open.repeated |= silence != NoReply::Busy;
         if now.tick.since(open.began) >= PATIENCE {
             let maybe = open.repeated && matches!(open.matter, PendingCall::Commands { .. });
             let reply = match maybe {
@@ -567,7 +567,7 @@ impl MarketClient {
                     let putting = open.putting.take().expect("it waits for a validator");
                     self.putting.remove(&putting);
                     actions.push(Action::Stop(putting));
-                    self.on_silence(asked, Silence::Slow, now, actions);
+                    self.on_silence(asked, NoReply::Slow, now, actions);
                 }
             }
         }

@@ -30,7 +30,7 @@ pub const DEVICE: DeviceId = DeviceId(1);
 
 /// The state of a provider's asks in the book.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Shelf {
+pub(super) struct PlacedAsks {
     placed: Option<(OrderId, Terms)>,
     /// The resources of the next ask, if they differ from those of the last one.
     due: Option<Box<Resources>>,
@@ -80,7 +80,7 @@ impl Terms {
     }
 }
 
-impl Shelf {
+impl PlacedAsks {
     /// Sets the resources by which to sell the device from now on.
     pub(super) fn on_speed(&mut self, shared: &SharedState, resources: Box<Resources>) {
         self.due = (*resources != shared.resources).then_some(resources);
@@ -89,7 +89,7 @@ impl Shelf {
     /// Corrects the ask according to the log.
     pub(super) fn put_right(&mut self, shared: &mut SharedState, view: &MarketView) {
         let is_at_it = |wait: &Wait| matches!(wait, Wait::Place(..) | Wait::Cancel(_));
-        if shared.waits.iter().any(is_at_it) {
+        if shared.pending.iter().any(is_at_it) {
             return;
         }
         if self.clears {
@@ -217,7 +217,7 @@ impl Shelf {
     pub(super) fn withdraw_ask(&self, shared: &mut SharedState) {
         let is_at_it = |wait: &Wait| matches!(wait, Wait::Cancel(_));
         if let Some((order, _)) = &self.placed
-            && !shared.waits.iter().any(is_at_it)
+            && !shared.pending.iter().any(is_at_it)
         {
             cancel_ask(shared, *order);
         }

@@ -20,7 +20,7 @@ use super::StreamId;
 use super::action::{Action, Report};
 use super::event::NotDone;
 use super::facts::{Fact, LeaseResult, PastLease, PastState};
-use super::provider_context::{Follows, RETRY, SharedState, Stage, Timer, Wait};
+use super::provider_context::{FollowingStep, RETRY, SharedState, Stage, Timer, Wait};
 use crate::clock::Micros;
 use crate::lease::{BuyerMessage, Failure, ProviderMessage, WorkResult, truncate_text};
 
@@ -94,7 +94,7 @@ impl Claim {
             usage,
             work: Some(Box::new(work.clone())),
         };
-        shared.record_facts(vec![ran], Follows::Told(lease));
+        shared.record_facts(vec![ran], FollowingStep::Told(lease));
         let mut claim = Claim {
             lease,
             buyer: work.body.buyer,
@@ -267,7 +267,7 @@ impl Claim {
         shared.timers.stop_timer(Timer::Retry(self.lease));
         self.receipt = Some(receipt.clone());
         let signed = Fact::Signed { receipt };
-        shared.record_facts(vec![signed], Follows::Settled(self.lease));
+        shared.record_facts(vec![signed], FollowingStep::Settled(self.lease));
     }
 
     /// Continues once the record of both signatures is on the disk.
@@ -460,7 +460,7 @@ impl Claim {
             reason,
             at: shared.now.log,
         };
-        shared.record_facts(vec![closed], Follows::Nothing);
+        shared.record_facts(vec![closed], FollowingStep::Nothing);
     }
 
     /// Handles a lease that is open in the log.
@@ -501,7 +501,7 @@ impl Claim {
             }
             ClaimStage::Settling if !shared.timers.is_set(Timer::Settle(self.lease)) => {
                 let is_asked = |w: &Wait| matches!(w, Wait::Command(of) if *of == self.lease);
-                if !shared.waits.iter().any(is_asked) {
+                if !shared.pending.iter().any(is_asked) {
                     self.send_command(shared);
                 }
             }
@@ -538,7 +538,7 @@ impl Claim {
             .timers
             .iter()
             .any(|(t, _)| t.lease_id() == Some(self.lease));
-        let waits = shared.waits.iter().any(|wait| match wait {
+        let waits = shared.pending.iter().any(|wait| match wait {
             Wait::Command(of) | Wait::Look(of) | Wait::Sign(of) => *of == self.lease,
             Wait::Record(facts, _) => !facts.is_empty(),
             _ => false,

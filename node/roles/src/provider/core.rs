@@ -13,14 +13,14 @@ use serde::Serialize;
 use souk_market::{AccountKey, Command, Lease, LeaseId, LeaseState, Millis, Term};
 
 use super::action::{Action, Report};
-use super::ask::Shelf;
+use super::ask::PlacedAsks;
 use super::claim::{Claim, ClaimStage, not_written};
 use super::config::Config;
 use super::event::{Answer, Event, MarketView, StreamId};
 use super::facts::{Fact, LeaseResult, Past};
 use super::lease::{End, LeaseCore, WorkStage, is_own};
 use super::provider_context::{
-    BegunLeases, Follows, RUNNING_MAX, STREAMS_MAX, SharedState, Stage, Timer, Wait,
+    BegunLeases, FollowingStep, RUNNING_MAX, STREAMS_MAX, SharedState, Stage, Timer, Wait,
 };
 use super::requests::without_source;
 use super::state_feedback::fed_wrongly;
@@ -58,7 +58,7 @@ enum Use {
 #[derive(Clone, Debug, Serialize)]
 pub struct ProviderCore {
     shared: SharedState,
-    shelf: Shelf,
+    placed_asks: PlacedAsks,
     /// The leases at work.
     leases: BTreeMap<LeaseId, LeaseCore>,
     /// The leases with unsettled money.
@@ -110,7 +110,7 @@ impl ProviderCore {
         let begun = BegunLeases::new(past.up_to, past.leases.keys().copied());
         let mut core = ProviderCore {
             shared: SharedState::new(config, begun, now),
-            shelf: Shelf::default(),
+            placed_asks: PlacedAsks::default(),
             leases: BTreeMap::new(),
             claims: BTreeMap::new(),
             streams: BTreeMap::new(),
@@ -144,7 +144,7 @@ impl ProviderCore {
             Event::MessageReceived { stream, message } => self.on_message_received(stream, message),
             Event::StreamClosed { stream } => self.on_stream_closed(stream),
             Event::Changed => self.look_at_market(),
-            Event::SpeedDue(resources) => self.shelf.on_speed(&self.shared, resources),
+            Event::SpeedDue(resources) => self.placed_asks.on_speed(&self.shared, resources),
             Event::SandboxLost { lease, fault } => {
                 let has_place = |lease: &&LeaseCore| lease.stage >= WorkStage::Checking;
                 if self.leases.get(&lease).filter(has_place).is_some() {
@@ -155,7 +155,7 @@ impl ProviderCore {
             Event::Hurry => self.on_last_call(),
             Event::TimerFired => {}
             Event::EffectAnswered { ticket, answer } => {
-                if let Some(wait) = self.shared.waits.take_wait(ticket) {
+                if let Some(wait) = self.shared.pending.take_wait(ticket) {
                     self.on_answer(wait, answer);
                 }
             }
@@ -200,7 +200,11 @@ impl ProviderCore {
         let both = self.leases.keys().find(|l| self.claims.contains_key(l));
         assert_eq!(both, None, "a lease is at work or owed");
         let runs: usize = self.leases.values().map(LeaseCore::at_work).sum();
-        assert_eq!(self.shared.turns.at_work() as usize, runs, "turns are had");
+        assert_eq!(
+            self.shared.runs_by_rank.at_work() as usize,
+            runs,
+            "turns are had"
+        );
         for (stream, user) in &self.streams {
             let Use::Lease(lease) = user else { continue };
             let at_work = self.leases.get(lease).and_then(|l| l.stream);
@@ -216,7 +220,7 @@ impl ProviderCore {
         }
         if self.shared.stage == Stage::Stopped {
             assert!(
-                self.shared.waits.is_empty(),
+                self.shared.pending.is_empty(),
                 "who has stopped waits for nothing"
             );
             assert_eq!(self.wakes_at(), None);
@@ -234,6 +238,6 @@ impl ProviderCore {
     /// Returns the number of answers that arrived for no pending effect.
     #[must_use]
     pub fn stray_answers(&self) -> u64 {
-        self.shared.waits.strays
+        self.shared.pending.strays
     }
 }

@@ -63,7 +63,7 @@ pub enum Fact {
         at: Millis,
     },
     /// The sum of leases too old to keep one by one.
-    Before(Before),
+    Before(EarlierLeases),
 }
 
 /// The result of a lease.
@@ -77,7 +77,7 @@ pub struct LeaseResult {
 
 /// The sum of leases that the journal does not keep one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
+pub struct EarlierLeases {
     /// The number of leases.
     pub leases: u64,
     /// The amount paid for them.

@@ -25,7 +25,7 @@ use super::bill::Bill;
 use super::event::{Arrival, RunResult};
 use super::facts::Fact;
 use super::lease_priority::Rank;
-use super::provider_context::{Effort, Follows, SharedState, Stage, Timer, Wait};
+use super::provider_context::{FollowingStep, LeaseEffect, SharedState, Stage, Timer, Wait};
 use super::requests::Requests;
 use super::{Answer, StreamId};
 use crate::clock::Micros;
@@ -155,7 +155,7 @@ impl LeaseCore {
             deadline: lease.deadline,
             at: shared.now.log,
         };
-        shared.record_facts(vec![began], Follows::Accepted(lease.id));
+        shared.record_facts(vec![began], FollowingStep::Accepted(lease.id));
         let mut requests = Requests::new(&start, lease.buyer);
         requests.open_request(&start.first);
         let core = LeaseCore {

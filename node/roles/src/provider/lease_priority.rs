@@ -20,13 +20,13 @@ pub(super) struct Rank {
 
 /// The runs that are at work, by rank.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Turns {
+pub(super) struct RunsByRank {
     at_work: BTreeMap<Rank, u32>,
     /// The buyers of runs that ended: their other leases may have waited for those runs.
     ended: BTreeSet<AccountKey>,
 }
 
-impl Turns {
+impl RunsByRank {
     /// Begins a run of this rank, unless a run of the same buyer with a higher priority is at work.
     /// Returns whether it did.
     pub(super) fn take_turn(&mut self, rank: Rank) -> bool {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_buyers_lower_lease_waits_for_its_higher_one_and_for_nobody_elses() {
-        let mut turns = Turns::default();
+        let mut turns = RunsByRank::default();
         assert!(
             turns.take_turn(rank(1, 2)) && turns.take_turn(rank(1, 2)),
             "equals"

@@ -10,10 +10,10 @@ use souk_memory::ContentId;
 use super::action::{Action, Content};
 use super::config::Config;
 use super::facts::Fact;
-use super::lease_priority::Turns;
+use super::lease_priority::RunsByRank;
 use super::{StreamId, Terms};
 use crate::clock::{Micros, Now, Timers};
-use crate::effect::{Effect, Waits};
+use crate::effect::{Effect, PendingEffects};
 use crate::lease::{Offer, ProviderMessage, WorkResult};
 use souk_market::AccountKey;
 
@@ -69,9 +69,9 @@ pub(super) enum Wait {
     /// Looks up a lease in the log.
     Look(LeaseId),
     /// Records facts, and then takes the next step.
-    Record(Vec<Fact>, Follows),
+    Record(Vec<Fact>, FollowingStep),
     /// Carries out an effect for a lease at work.
-    LeaseResult(LeaseId, Effort),
+    LeaseResult(LeaseId, LeaseEffect),
     /// Signs a receipt of this provider.
     Sign(LeaseId),
     /// Sends a command about the money of a lease.
@@ -82,7 +82,7 @@ pub(super) enum Wait {
 
 /// The step that follows once facts are on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) enum Follows {
+pub(super) enum FollowingStep {
     /// The provider reports to the buyer that it accepted the lease.
     Accepted(LeaseId),
     /// The provider signs the receipt and sends it.
@@ -95,7 +95,7 @@ pub(super) enum Follows {
 
 /// An effect for a lease at work.
 #[derive(Clone, Debug, Serialize)]
-pub(super) enum Effort {
+pub(super) enum LeaseEffect {
     /// Fetches the contents of a part, and all graphs with those of the first.
     Contents(u32, Vec<Content>),
     /// Fetches an input of a request.
@@ -167,7 +167,7 @@ impl Timer {
 /// The facts that the disk has not accepted yet.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Journal {
-    unwritten: VecDeque<(Vec<Fact>, Follows)>,
+    unwritten: VecDeque<(Vec<Fact>, FollowingStep)>,
     /// Whether no write has succeeded since one failed.
     pub(super) is_broken: bool,
 }
@@ -207,9 +207,9 @@ pub(super) struct SharedState {
     #[serde(skip)]
     pub(super) now: Now,
     pub(super) stage: Stage,
-    pub(super) waits: Waits<Wait>,
+    pub(super) pending: PendingEffects<Wait>,
     pub(super) timers: Timers<Timer>,
-    pub(super) turns: Turns,
+    pub(super) runs_by_rank: RunsByRank,
     pub(super) journal: Journal,
     pub(super) begun: BegunLeases,
     /// The resources in the last ask.
@@ -227,9 +227,9 @@ impl SharedState {
             config,
             now,
             stage: Stage::Recovering,
-            waits: Waits::default(),
+            pending: PendingEffects::default(),
             timers: Timers::default(),
-            turns: Turns::default(),
+            runs_by_rank: RunsByRank::default(),
             journal: Journal::default(),
             begun,
             results: BTreeMap::new(),
@@ -239,13 +239,13 @@ impl SharedState {
 
     /// Requests an effect whose answer goes to `wait`.
     pub(super) fn request_effect(&mut self, wait: Wait, action: Action) {
-        let ticket = self.waits.open_wait(wait);
+        let ticket = self.pending.open_wait(wait);
         self.effects.push(Effect { ticket, action });
     }
 
     /// Requests an effect without an answer.
     pub(super) fn push_effect(&mut self, action: Action) {
-        let ticket = self.waits.new_ticket();
+        let ticket = self.pending.new_ticket();
         self.effects.push(Effect { ticket, action });
     }
 
@@ -265,7 +265,7 @@ impl SharedState {
 
     /// Cancels the effects whose purpose is over.
     pub(super) fn stop_effects(&mut self, is_over: impl FnMut(&Wait) -> bool) {
-        for ticket in self.waits.forget_waits(is_over) {
+        for ticket in self.pending.forget_waits(is_over) {
             self.push_effect(Action::Stop(ticket));
         }
     }
@@ -273,7 +273,7 @@ impl SharedState {
     /// Asks the log for a lease, unless such a question is pending.
     pub(super) fn look_at(&mut self, lease: LeaseId) {
         let is_asked = |wait: &Wait| matches!(wait, Wait::Look(of) if *of == lease);
-        if !self.waits.iter().any(is_asked) {
+        if !self.pending.iter().any(is_asked) {
             self.request_effect(Wait::Look(lease), Action::LookAt { lease });
         }
     }
@@ -290,14 +290,14 @@ impl SharedState {
     }
 
     /// Records facts, after those that the disk has not accepted yet.
-    pub(super) fn record_facts(&mut self, facts: Vec<Fact>, follows: Follows) {
+    pub(super) fn record_facts(&mut self, facts: Vec<Fact>, follows: FollowingStep) {
         match self.journal.is_broken {
             true => self.journal.unwritten.push_back((facts, follows)),
             false => self.write(facts, follows),
         }
     }
 
-    fn write(&mut self, facts: Vec<Fact>, follows: Follows) {
+    fn write(&mut self, facts: Vec<Fact>, follows: FollowingStep) {
         let wait = Wait::Record(facts.clone(), follows);
         self.request_effect(wait, Action::Record(facts));
     }
@@ -317,9 +317,9 @@ impl SharedState {
 
     /// Handles facts that the disk did not accept: the core will retry, and the following steps
     /// wait.
-    pub(super) fn on_not_written(&mut self, facts: Vec<Fact>, follows: Follows) {
+    pub(super) fn on_not_written(&mut self, facts: Vec<Fact>, follows: FollowingStep) {
         self.journal.is_broken = true;
-        let is_known = |(known, _): &(Vec<Fact>, Follows)| *known == facts;
+        let is_known = |(known, _): &(Vec<Fact>, FollowingStep)| *known == facts;
         if !self.journal.unwritten.front().is_some_and(is_known) {
             self.journal.unwritten.push_back((facts, follows));
         }
@@ -357,7 +357,7 @@ impl SharedState {
 
     /// Forgets all pending answers and timers.
     pub(super) fn forget_all(&mut self) {
-        self.waits.forget_waits(|_| true);
+        self.pending.forget_waits(|_| true);
         self.timers.stop_all(|_| true);
     }
 
@@ -366,8 +366,8 @@ impl SharedState {
     }
 
     /// Returns the pending effects for a lease at work.
-    pub(super) fn pending_efforts(&self, lease: LeaseId) -> impl Iterator<Item = &Effort> {
-        self.waits.iter().filter_map(move |wait| match wait {
+    pub(super) fn pending_efforts(&self, lease: LeaseId) -> impl Iterator<Item = &LeaseEffect> {
+        self.pending.iter().filter_map(move |wait| match wait {
             Wait::LeaseResult(of, effort) if *of == lease => Some(effort),
             _ => None,
         })

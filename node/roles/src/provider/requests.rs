@@ -11,7 +11,7 @@ use serde::Serialize;
 use souk_market::{AccountKey, LeaseId};
 use souk_memory::ContentId;
 
-use super::state_feedback::Feeds;
+use super::state_feedback::StateFeedback;
 use crate::lease::{Failure, Offer, OfferAnswer, Part, Request, Source, Start, WINDOW_MAX};
 
 /// The maker of a tensor.
@@ -26,7 +26,7 @@ struct Maker {
 pub(super) struct Requests {
     buyer: AccountKey,
     makers: BTreeMap<String, Maker>,
-    feeds: Feeds,
+    feedback: StateFeedback,
     pub(super) open: BTreeMap<u32, OpenRequest>,
     /// The offered tensors and their providers, once each, of requests that are open, may be, or
     /// feed one.
@@ -77,7 +77,7 @@ impl Requests {
         Requests {
             buyer,
             makers,
-            feeds: Feeds::new(start),
+            feedback: StateFeedback::new(start),
             open: BTreeMap::new(),
             offered: BTreeMap::new(),
             next: start.first.number,
@@ -94,7 +94,7 @@ impl Requests {
     /// Returns whether a request can omit fed inputs, because an earlier request of its sequence
     /// preceded it.
     pub(super) fn is_fed(&self, request: &Request) -> bool {
-        self.feeds.has_begun(request.sequence)
+        self.feedback.has_begun(request.sequence)
     }
 
     /// Opens a request, for which there must be room.
@@ -109,8 +109,8 @@ impl Requests {
             ..OpenRequest::default()
         };
         self.open.insert(request.number, open);
-        self.feeds.open_request(request);
-        if let Some(before) = self.feeds.previous_request(request.number) {
+        self.feedback.open_request(request);
+        if let Some(before) = self.feedback.previous_request(request.number) {
             self.feed_next_request(before);
         }
         self.forget_done();
@@ -119,17 +119,17 @@ impl Requests {
     /// Takes the outputs of a part of a request, and feeds the request after it. Returns the
     /// contents to hold until that one is over.
     pub(super) fn on_made(&mut self, number: u32, made: &[(String, ContentId)]) -> Vec<ContentId> {
-        let held = self.feeds.hold_outputs(number, made);
+        let held = self.feedback.hold_outputs(number, made);
         self.feed_next_request(number);
         held
     }
 
     /// Gives the next request the values held for it.
     fn feed_next_request(&mut self, number: u32) {
-        let after = self.feeds.next_request(number);
+        let after = self.feedback.next_request(number);
         let open = after.and_then(|after| self.open.get_mut(&after));
         let Some(open) = open else { return };
-        for (input, id) in self.feeds.values_to_feed(number) {
+        for (input, id) in self.feedback.values_to_feed(number) {
             if !open.given.contains_key(&input) {
                 open.values.insert(input, id);
             }
@@ -142,7 +142,7 @@ impl Requests {
         let makers = self.makers.keys();
         let of_it = makers.filter_map(|name| Some((name.as_str(), value(request, name)?)));
         let fed = self
-            .feeds
+            .feedback
             .previous_request(request)
             .into_iter()
             .flat_map(|before| {
@@ -159,7 +159,7 @@ impl Requests {
     /// value there.
     fn left_out(&self, request: u32) -> impl Iterator<Item = (&str, &str)> {
         let given = &self.open[&request].given;
-        let fed = self.feeds.made_elsewhere();
+        let fed = self.feedback.made_elsewhere();
         fed.filter(move |(input, ..)| !given.contains_key(*input))
             .map(|(input, name, _)| (input, name))
     }
@@ -176,7 +176,7 @@ impl Requests {
         let is_maker = |(lease, provider): (LeaseId, AccountKey)| {
             lease == offer.from && (from_buyer || provider == peer)
         };
-        let mut fed = self.feeds.made_elsewhere();
+        let mut fed = self.feedback.made_elsewhere();
         let is_fed = fed.any(|(_, name, maker)| name == offer.name && is_maker(maker));
         let maker = self.makers.get(&offer.name);
         if !is_fed && !maker.is_some_and(|it| is_maker((it.lease, it.provider))) {
@@ -202,7 +202,7 @@ impl Requests {
     fn offer_takers(&self, offer: &Offer) -> Vec<(u32, String)> {
         let own = self.is_awaited(offer.request, &offer.name);
         let own = own.then(|| (offer.request, offer.name.clone()));
-        let after = self.feeds.next_request(offer.request).into_iter();
+        let after = self.feedback.next_request(offer.request).into_iter();
         let fed = after.flat_map(|after| {
             let inputs = self.left_out(after);
             let inputs = inputs.filter(|(_, name)| *name == offer.name);
@@ -220,7 +220,7 @@ impl Requests {
     /// soon.
     fn has_place(&self, offer: &Offer) -> bool {
         let Offer { request, name, .. } = offer;
-        if self.is_awaited(*request, name) || self.feeds.is_kept(*request, name) {
+        if self.is_awaited(*request, name) || self.feedback.is_kept(*request, name) {
             return true;
         }
         if *request < self.next {
@@ -235,14 +235,14 @@ impl Requests {
     /// Closes a request, done or not. Contents held for it become its own pins.
     pub(super) fn remove(&mut self, number: u32) -> Option<OpenRequest> {
         let mut removed = self.open.remove(&number)?;
-        removed.pins.extend(self.feeds.close_request(number));
+        removed.pins.extend(self.feedback.close_request(number));
         self.forget_done();
         Some(removed)
     }
 
     /// Takes the contents held for requests that will not come.
     pub(super) fn take_held(&mut self) -> Vec<ContentId> {
-        self.feeds.take_held()
+        self.feedback.take_held()
     }
 
     fn forget_done(&mut self) {
@@ -253,7 +253,9 @@ impl Requests {
 
     /// Returns whether an offer may still be useful.
     fn is_kept(&self, request: u32, name: &str) -> bool {
-        request >= self.next || self.is_awaited(request, name) || self.feeds.is_kept(request, name)
+        request >= self.next
+            || self.is_awaited(request, name)
+            || self.feedback.is_kept(request, name)
     }
 
     /// Returns the bytes fetched for all open requests.
@@ -269,7 +271,7 @@ impl Requests {
 
     /// Asserts the invariants that hold between two steps.
     pub(super) fn assert_invariants(&self) {
-        self.feeds.assert_invariants();
+        self.feedback.assert_invariants();
         let mut offered = self.offered.keys();
         assert!(
             offered.all(|(number, name)| self.is_kept(*number, name)),

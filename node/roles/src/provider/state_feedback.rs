@@ -15,7 +15,7 @@ use crate::lease::{Feedback, Request, Source, Start};
 
 /// The feeding from request to request of one lease.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Feeds {
+pub(super) struct StateFeedback {
     /// The values that feed inputs, by the inputs' names.
     inputs: BTreeMap<String, Feedback>,
     /// The last request of each sequence.
@@ -23,18 +23,18 @@ pub(super) struct Feeds {
     /// The open requests, by their predecessors in their sequences.
     after: BTreeMap<u32, u32>,
     /// The values made here and held for the request after, by request and name.
-    held: BTreeMap<(u32, String), ContentId>,
+    held_values: BTreeMap<(u32, String), ContentId>,
 }
 
-impl Feeds {
-    pub(super) fn new(start: &Start) -> Feeds {
+impl StateFeedback {
+    pub(super) fn new(start: &Start) -> StateFeedback {
         let inputs = start.parts.iter().flat_map(|part| &part.inputs);
         let fed = inputs.filter_map(|input| Some((input.name.clone(), input.fed.clone()?)));
-        Feeds {
+        StateFeedback {
             inputs: fed.collect(),
             last: BTreeMap::new(),
             after: BTreeMap::new(),
-            held: BTreeMap::new(),
+            held_values: BTreeMap::new(),
         }
     }
 
@@ -52,16 +52,18 @@ impl Feeds {
     /// Closes a request. Returns the contents held for it and for no other.
     pub(super) fn close_request(&mut self, number: u32) -> Vec<ContentId> {
         self.after.retain(|_, after| *after != number);
-        let held = std::mem::take(&mut self.held).into_iter();
+        let held = std::mem::take(&mut self.held_values).into_iter();
         let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
             held.partition(|((request, _), _)| self.is_feeding(*request));
-        self.held = kept;
+        self.held_values = kept;
         gone.into_values().collect()
     }
 
     /// Takes all held contents of a lease that is over.
     pub(super) fn take_held(&mut self) -> Vec<ContentId> {
-        std::mem::take(&mut self.held).into_values().collect()
+        std::mem::take(&mut self.held_values)
+            .into_values()
+            .collect()
     }
 
     /// Returns whether this request can still feed another one.
@@ -113,7 +115,7 @@ impl Feeds {
         let mut fed: Vec<_> = made.iter().filter(|(name, _)| is_fed(name)).collect();
         // A start can name one output twice.
         fed.retain(|(name, id)| {
-            let slot = self.held.entry((request, name.clone()));
+            let slot = self.held_values.entry((request, name.clone()));
             let is_new = matches!(slot, Entry::Vacant(_));
             slot.or_insert(*id);
             is_new
@@ -123,7 +125,7 @@ impl Feeds {
 
     /// Returns the inputs that a request feeds from held values.
     pub(super) fn values_to_feed(&self, request: u32) -> Vec<(String, ContentId)> {
-        let value = |name: &str| self.held.get(&(request, name.to_owned())).copied();
+        let value = |name: &str| self.held_values.get(&(request, name.to_owned())).copied();
         let inputs = self.made_here();
         inputs
             .filter_map(|(input, name)| Some((input.to_owned(), value(name)?)))
@@ -132,7 +134,7 @@ impl Feeds {
 
     /// Asserts the invariants that hold between two steps.
     pub(super) fn assert_invariants(&self) {
-        let mut held = self.held.keys();
+        let mut held = self.held_values.keys();
         assert!(
             held.all(|(request, _)| self.is_feeding(*request)),
             "what feeds nobody is let go"

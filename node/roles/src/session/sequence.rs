@@ -61,7 +61,7 @@ struct RunningStep {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SessionSequence {
     history: TokenHistory,
-    asked: Option<AskedStep>,
+    awaited: Option<AskedStep>,
     /// Running steps, in their order: stale ones, then the others.
     running: VecDeque<RunningStep>,
     /// Finished steps that the caller has not asked for yet.
@@ -76,7 +76,7 @@ impl SessionSequence {
     pub fn new(positions: usize, replay_tokens_max: usize) -> SessionSequence {
         SessionSequence {
             history: TokenHistory::new(replay_tokens_max),
-            asked: None,
+            awaited: None,
             running: VecDeque::new(),
             early: VecDeque::new(),
             positions,
@@ -113,7 +113,7 @@ impl SessionSequence {
             self.drop_early(unused);
             self.mark_stale();
         }
-        self.asked = Some(asked);
+        self.awaited = Some(asked);
         None
     }
 
@@ -126,13 +126,13 @@ impl SessionSequence {
     }
 
     /// Returns the step that is waited for.
-    pub fn asked(&self) -> Option<&AskedStep> {
-        self.asked.as_ref()
+    pub fn awaited_step(&self) -> Option<&AskedStep> {
+        self.awaited.as_ref()
     }
 
     /// Removes and returns the one that waits.
     pub fn give_up(&mut self) -> Option<Requester> {
-        self.asked.take().map(|asked| asked.requester)
+        self.awaited.take().map(|asked| asked.requester)
     }
 
     /// Prepares the sequence for a new session, whose caches are empty.
@@ -152,7 +152,7 @@ impl SessionSequence {
         let mut fresh = self.running.iter().filter(|running| !running.is_stale);
         let steps = self.early.len() + fresh.clone().count();
         let Some(last) = fresh.next_back() else {
-            let asked = self.asked.as_ref()?;
+            let asked = self.awaited.as_ref()?;
             return Some(self.history.next_step(&asked.step));
         };
         let next = last.step.after_it();
@@ -198,14 +198,14 @@ impl SessionSequence {
             (_, None) => self.mark_stale(),
             (None, Some(_)) => {}
         }
-        let Some(asked) = self.asked.take() else {
+        let Some(asked) = self.awaited.take() else {
             self.early.push_back((done.step, output));
             return None;
         };
         if self.history.on_done(&asked.step) {
             return Some((asked.requester, output));
         }
-        self.asked = Some(asked);
+        self.awaited = Some(asked);
         unused.push(output.output);
         None
     }

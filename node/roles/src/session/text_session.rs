@@ -124,13 +124,15 @@ impl TextSession {
 
     /// Returns whether a step is waited for.
     pub fn is_waiting(&self) -> bool {
-        self.sequences.values().any(|it| it.asked().is_some())
+        self.sequences
+            .values()
+            .any(|it| it.awaited_step().is_some())
     }
 
     /// Returns whether a step of this sequence is waited for.
     pub fn is_waiting_for(&self, sequence: u32) -> bool {
         let sequence = self.sequences.get(&sequence);
-        sequence.is_some_and(|it| it.asked().is_some())
+        sequence.is_some_and(|it| it.awaited_step().is_some())
     }
 
     /// Asks for a step of a sequence, which must have none in progress. If its output is already
@@ -203,7 +205,7 @@ impl TextSession {
             return None;
         }
         let asked = self.sequences.iter().filter(|(_, it)| it.is_idle());
-        let asked = asked.filter_map(|(number, it)| Some((it.asked()?.order, *number)));
+        let asked = asked.filter_map(|(number, it)| Some((it.awaited_step()?.order, *number)));
         let first = asked.min().map(|(_, number)| number);
         let mut numbers = first.into_iter().chain(self.sequences.keys().copied());
         let (number, step) = numbers.find_map(|number| {

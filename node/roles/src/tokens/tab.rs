@@ -27,7 +27,7 @@ use souk_market::{
 use souk_memory::ContentId;
 
 use crate::clock::{Micros, Now, Timers};
-use crate::effect::{Effect, Waits};
+use crate::effect::{Effect, PendingEffects};
 use crate::job::facts::Terms;
 use crate::lease::{
     BuyerMessage, Failure, Input, Output, Part, ProviderMessage, Request, Source, Start,
@@ -162,7 +162,7 @@ pub struct TabCore {
     /// Until when an uncertain purchase can still be carried out.
     uncertain_until: Micros,
     timers: Timers<TabTimer>,
-    waits: Waits<TabWait>,
+    waits: PendingEffects<TabWait>,
     #[serde(skip)]
     effects: Vec<Effect<TabAction>>,
 }
@@ -194,7 +194,7 @@ impl TabCore {
             cost: None,
             uncertain_until: Micros(0),
             timers: Timers::default(),
-            waits: Waits::default(),
+            waits: PendingEffects::default(),
             effects: Vec::new(),
             spec,
         };

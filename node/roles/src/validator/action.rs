@@ -31,7 +31,7 @@ pub enum Action<M: AnsweringMachine> {
     },
     /// Report a round's results to the followers of the log. This ends the round, unless a snapshot
     /// is due.
-    Tell(Box<News>),
+    Tell(Box<RoundResults>),
     /// Make a snapshot durable, and delete the entries that it replaces. Answer: `Kept`.
     Keep(Box<Snapshot>),
     /// Make the state derived from the log durable too, because the log before a snapshot is
@@ -62,7 +62,7 @@ pub enum Response<M: AnsweringMachine> {
 
 /// The results of a round.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct RoundResults {
     /// The digests of the whole state that the round reached.
     pub checkpoints: Vec<Checkpoint>,
     /// A snapshot replaced the state: every view derived from it must be rebuilt.

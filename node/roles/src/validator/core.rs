@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use souk_consensus::replica::{Forgery, Outcome, ReadTicket, RoundWork, StepError};
 use souk_consensus::{LogTime, Replica, Verdict};
 
-use super::action::{Action, News, ReplicaFailure, Report, Response};
+use super::action::{Action, ReplicaFailure, Report, Response, RoundResults};
 use super::event::{Caller, Consistency, Event, ReadMoment};
 use super::proposals::PendingProposals;
 use super::questions::AnsweringMachine;
@@ -326,7 +326,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         if let Some(forgery) = forgery {
             self.report(Report::Forged(forgery));
         }
-        let news = News {
+        let news = RoundResults {
             checkpoints,
             installed,
             applied,

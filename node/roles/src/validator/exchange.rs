@@ -4,8 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 use souk_consensus::{
-    ChangeStanding, CommandFault, LogTime, MemberChange, OfferedState, Position, ReplicaId,
-    RestoreError, StateMachine, Tally, Unable,
+    ChangeStanding, CommandFault, LogTime, MachineFailure, MemberChange, OfferedState, Position,
+    ReplicaId, RestoreError, StateMachine, Tally,
 };
 use souk_market::{
     Acceptance, BatchFault, BatchOutcome, Event, Exchange, Genesis, Millis, Outcome, RULES_VERSION,
@@ -227,12 +227,12 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
             .collect()
     }
 
-    fn unsupported_reason(&self, now: LogTime) -> Option<Unable> {
+    fn unsupported_reason(&self, now: LogTime) -> Option<MachineFailure> {
         let version = self
             .exchange
             .unsupported_version(Millis(now.0), self.spoken)?;
         let spoken = self.spoken;
-        Some(Unable {
+        Some(MachineFailure {
             cause: Box::new(VersionUnspoken { version, spoken }),
         })
     }

@@ -97,7 +97,7 @@ impl Shell {
     ) {
         let (buyer, room) = (self.buyer.clone(), self.transfers.clone());
         let scope = self.served.job_scope(job);
-        let along = self.along.take_content(&id);
+        let along = self.inline_contents.take_content(&id);
         let along = along.and_then(|(leg, bytes)| {
             let talk = self.talks.get(&leg)?;
             Some((key::peer_of(&talk.provider.0).ok()?, bytes))
@@ -170,7 +170,7 @@ impl Shell {
             Err(error) => Err(error.to_string()),
         };
         match ids.iter().map(blob).collect() {
-            Ok(values) => self.write(ticket, Put::Values(values)),
+            Ok(values) => self.write(ticket, JournalWrite::Values(values)),
             Err(why) => self.queue_answer(ticket, Answer::NotWritten(why)),
         }
     }
@@ -204,7 +204,7 @@ impl Shell {
         self.watch.on_event(&event, Instant::now());
         match &event {
             JobEvent::Signed { leg, receipt } => {
-                let shown = self.shown.remove(leg).unwrap_or_default();
+                let shown = self.reports.remove(leg).unwrap_or_default();
                 self.buyer
                     .record_link_samples(receipt.body.provider, &shown.moved);
                 self.gathered.add((**receipt).clone(), shown);
@@ -279,10 +279,10 @@ async fn fetch_from_holders(
     scope: Scope,
     name: &str,
     id: ContentId,
-    along: Option<(PeerId, Bytes)>,
+    inline: Option<(PeerId, Bytes)>,
     holders: &[AccountKey],
 ) -> Answer {
-    if let Some((peer, bytes)) = along
+    if let Some((peer, bytes)) = inline
         && let Ok(came) = buyer.tensors.take_in((scope, peer), (id, bytes), false)
     {
         return check_output(name, id, &came.bytes);

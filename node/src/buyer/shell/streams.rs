@@ -17,7 +17,7 @@ use super::*;
 const MESSAGES_MAX: usize = WINDOW_MAX as usize + 16;
 
 /// An open stream.
-pub(super) struct Talk {
+pub(super) struct ProviderStream {
     /// The number of the stream; a leg may have had others before.
     number: u64,
     pub(super) provider: AccountKey,
@@ -45,7 +45,7 @@ impl Shell {
         let (say, messages) = mpsc::channel(MESSAGES_MAX);
         let number = self.opened;
         self.opened += 1;
-        let begun = Talk {
+        let begun = ProviderStream {
             number,
             provider,
             say,
@@ -95,7 +95,7 @@ impl Shell {
     /// Closes a leg's stream after its waiting messages are sent.
     pub(super) fn close_stream(&mut self, leg: Leg) {
         self.talks.remove(&leg);
-        self.along.forget_sender(leg);
+        self.inline_contents.forget_sender(leg);
     }
 
     /// Converts a provider's message into an event for the core.
@@ -107,11 +107,11 @@ impl Shell {
             Ok(MessageWithContents { message, contents }) => {
                 match &message {
                     ProviderMessage::Finished(finished) => {
-                        self.shown.insert(leg, LeaseReport::read(&finished.shown));
+                        self.reports.insert(leg, LeaseReport::read(&finished.shown));
                     }
                     ProviderMessage::Made { outputs, .. } => {
                         let named = outputs.iter().map(|(_, id)| *id);
-                        self.along.keep_named(leg, contents, named);
+                        self.inline_contents.keep_named(leg, contents, named);
                     }
                     _ => {}
                 }

@@ -13,7 +13,7 @@ use souk_sandbox::device::ask_resources;
 use souk_sandbox::executor::{LeaseExecutor, NotPrepared, TaskRun};
 use souk_scheduler::execution::{Moment, Precedence, Task};
 
-use super::fetching::{Bringing, fetch_contents};
+use super::fetching::{FetchOrder, fetch_contents};
 use super::outcomes::{EffectOutcome, FinishedRun, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
@@ -29,7 +29,7 @@ impl Shell {
                 self.queue_frame(stream, Frame::Taken(taken));
             }
             Action::CloseStream { stream } => {
-                self.along.forget_sender(stream);
+                self.inline_contents.forget_sender(stream);
                 self.peers.remove(&stream);
             }
             Action::Offer { to, offer } => {
@@ -57,7 +57,7 @@ impl Shell {
                 let store = provider.tensors.store();
                 contents.iter().for_each(|id| store.unpin(id));
             }
-            Action::Learn { buyer, start } => self.add_job(buyer, &start),
+            Action::Learn { buyer, start } => self.add_lease(buyer, &start),
             Action::Check { lease, graphs } => {
                 let executor = self.lease_executor(lease);
                 self.spawn_effect(ticket, check_graphs(provider, executor, graphs));
@@ -66,8 +66,8 @@ impl Shell {
                 self.begin_computing(ticket, action);
             }
             Action::EndSandbox { lease } => {
-                if let Some(job) = self.jobs.get_mut(&lease) {
-                    job.executor = None;
+                if let Some(running) = self.leases.get_mut(&lease) {
+                    running.executor = None;
                 }
             }
             Action::Record(facts) => self.record_facts(ticket, facts),
@@ -86,13 +86,11 @@ impl Shell {
         }
     }
 
-    fn add_job(&mut self, buyer: AccountKey, start: &Start) {
-        let job = Job::new(buyer, start);
-        self.provider
-            .tensors
-            .access()
-            .begin_lease(job.readers.scope);
-        let before = self.jobs.insert(start.lease, job);
+    fn add_lease(&mut self, buyer: AccountKey, start: &Start) {
+        let running = RunningLease::new(buyer, start);
+        let access = self.provider.tensors.access();
+        access.begin_lease(running.readers.scope);
+        let before = self.leases.insert(start.lease, running);
         assert!(before.is_none(), "a lease is begun once");
         if self.provider.engine.as_endpoint().is_some() {
             return self.provider.pieces.open_tab(start.lease, buyer);
@@ -105,11 +103,12 @@ impl Shell {
     }
 
     /// Removes a lease that no longer runs.
-    pub(super) fn remove_job(&mut self, lease: LeaseId) -> Option<Job> {
-        let job = self.jobs.remove(&lease)?;
+    pub(super) fn remove_lease(&mut self, lease: LeaseId) -> Option<RunningLease> {
+        let running = self.leases.remove(&lease)?;
         self.provider.pieces.close_tab(lease);
-        self.provider.tensors.access().end_lease(job.readers.scope);
-        Some(job)
+        let scope = running.readers.scope;
+        self.provider.tensors.access().end_lease(scope);
+        Some(running)
     }
 
     fn begin_bringing(&mut self, ticket: Ticket, action: Action) {
@@ -126,14 +125,14 @@ impl Shell {
         let store = self.provider.tensors.store();
         // The pins must come first, so that contents which arrive meanwhile cannot evict these.
         contents.iter().for_each(|content| store.pin(content.id));
-        let job = self.jobs.get_mut(&lease);
-        let job = job.expect("it is learned before anything comes for it");
-        let came = |content: &Content| Some((content.id, self.along.take_content(&content.id)?.1));
-        let wanted = Bringing {
-            along: contents.iter().filter_map(came).collect(),
-            scope: job.readers.scope,
-            is_session: job.is_session,
-            contacts: std::mem::take(&mut job.contacts),
+        let running = self.leases.get_mut(&lease).expect("it is learned first");
+        let inline = &mut self.inline_contents;
+        let came = |content: &Content| Some((content.id, inline.take_content(&content.id)?.1));
+        let wanted = FetchOrder {
+            inline_contents: contents.iter().filter_map(came).collect(),
+            scope: running.readers.scope,
+            is_session: running.is_session,
+            contacts: std::mem::take(&mut running.contacts),
             contents,
             holders,
             urgency,
@@ -199,14 +198,14 @@ impl Shell {
             } => {
                 let executor = self.lease_executor(lease);
                 let label = provider.label.clone();
-                let job = self.jobs.get_mut(&lease).expect("it was learned");
-                job.on_run_begin(&label, request);
+                let running = self.leases.get_mut(&lease).expect("it was learned");
+                running.on_run_begin(&label, request);
                 let begun = RunBegun {
-                    title: job.trace_suffix(Some(request)),
-                    promised: job.promised.get(&work.graph).copied(),
+                    title: running.trace_suffix(Some(request)),
+                    promised: running.promised.get(&work.graph).copied(),
                     work,
                     sequence,
-                    is_session: job.is_session,
+                    is_session: running.is_session,
                     inputs,
                     bytes_max,
                 };
@@ -225,8 +224,8 @@ impl Shell {
 
     /// Returns the executor of a lease that has one.
     fn lease_executor(&self, lease: LeaseId) -> Arc<LeaseExecutor> {
-        let job = self.jobs.get(&lease);
-        let executor = job.and_then(|job| job.executor.clone());
+        let running = self.leases.get(&lease);
+        let executor = running.and_then(|running| running.executor.clone());
         executor.expect("a place is found before anything is run in it")
     }
 
@@ -234,7 +233,7 @@ impl Shell {
     fn log_report(&mut self, report: Report) {
         match report {
             Report::Failed { lease, failure } => {
-                self.remove_job(lease);
+                self.remove_lease(lease);
                 tracing::warn!(%lease, %failure, "the work of a lease failed");
             }
             Report::Refused { lease, failure } => {

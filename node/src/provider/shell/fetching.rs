@@ -20,9 +20,9 @@ use souk_folder::key;
 use souk_network::content::transfers::{FetchError, FetchedContent};
 
 /// Contents to fetch, with their job and their sources.
-pub(super) struct Bringing {
+pub(super) struct FetchOrder {
     /// Contents that arrived inline with the message that named them.
-    pub(super) along: Vec<(ContentId, Bytes)>,
+    pub(super) inline_contents: Vec<(ContentId, Bytes)>,
     pub(super) is_session: bool,
     pub(super) scope: Scope,
     pub(super) contacts: Vec<Contact>,
@@ -34,7 +34,7 @@ pub(super) struct Bringing {
 /// Fetches contents in their order: short ones together, then the others one by one.
 pub(super) async fn fetch_contents(
     provider: Arc<Provider>,
-    wanted: Bringing,
+    wanted: FetchOrder,
 ) -> Result<Vec<ArrivedContent>, Failure> {
     for contact in &wanted.contacts {
         if let Err(error) = provider.network.add_contact(contact).await {
@@ -52,7 +52,7 @@ pub(super) async fn fetch_contents(
     let ids: Vec<ContentId> = wanted.contents.iter().map(|content| content.id).collect();
     let (tensors, scope, begin) = (&provider.tensors, wanted.scope, unix_us());
     let mut short = BTreeMap::new();
-    for (id, bytes) in wanted.along {
+    for (id, bytes) in wanted.inline_contents {
         match tensors.take_in((scope, *first), (id, bytes), wanted.is_session) {
             Ok(came) => drop(short.insert(id, came)),
             Err(error) => tracing::debug!(%id, %error, "inline content was refused; fetching it"),

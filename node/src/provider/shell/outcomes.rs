@@ -17,7 +17,7 @@ use souk_scheduler::execution::timeline::{SpanKind, Timeline};
 
 use super::*;
 use crate::lease_report::PeerTraffic;
-use crate::provider::job::{JudgedRuns, network_span, plausible_time};
+use crate::provider::running_lease::{JudgedRuns, network_span, plausible_time};
 use crate::provider::statistics::{self, DoneLease};
 
 /// The outcome of an effect.
@@ -97,8 +97,8 @@ impl Shell {
                 let slots = u32::try_from(executor.runs_ahead()).unwrap_or(u32::MAX);
                 let executor = Arc::new(executor);
                 self.watch_process(lease, &executor);
-                if let Some(job) = self.jobs.get_mut(&lease) {
-                    job.executor = Some(executor);
+                if let Some(running) = self.leases.get_mut(&lease) {
+                    running.executor = Some(executor);
                 }
                 Answer::Sandboxed { slots }
             }
@@ -110,8 +110,8 @@ impl Shell {
                 if let Some(digest) = refused {
                     self.on_refused(digest);
                 }
-                if let Some(job) = self.jobs.get_mut(&lease) {
-                    job.is_ready();
+                if let Some(running) = self.leases.get_mut(&lease) {
+                    running.on_ready();
                 }
                 Answer::Prepared(prepared)
             }
@@ -139,7 +139,7 @@ impl Shell {
     ) -> Answer {
         let label = self.provider.label.clone();
         let access = self.provider.tensors.access();
-        let mut job = self.jobs.get_mut(&lease);
+        let mut running = self.leases.get_mut(&lease);
         let arrivals = came.into_iter().map(|came| {
             let ArrivedContent {
                 content,
@@ -148,18 +148,18 @@ impl Shell {
                 span: shown,
             } = came;
             let sender = fetched.from.and_then(|(peer, _)| key::account_of(&peer));
-            if let Some(job) = &mut job {
-                let readers = job.readers.of_content(content.kind);
-                access.grant_contents(job.readers.scope, readers, &[content.id]);
-                job.add_traffic(PeerTraffic {
+            if let Some(running) = &mut running {
+                let readers = running.readers.of_content(content.kind);
+                access.grant_contents(running.readers.scope, readers, &[content.id]);
+                running.add_traffic(PeerTraffic {
                     from: sender.map_or(from, AccountKey),
                     what: content.what,
                     bytes: fetched.moved,
                     link: fetched.took,
                 });
                 if let Some((name, times)) = shown.filter(|_| fetched.moved > 0) {
-                    let name = format!("{name}{}", job.trace_suffix(request));
-                    job.push(network_span(
+                    let name = format!("{name}{}", running.trace_suffix(request));
+                    running.push_span(network_span(
                         &label,
                         name,
                         SpanKind::TransferIn,
@@ -182,38 +182,38 @@ impl Shell {
         lease: LeaseId,
         ran: Result<FinishedRun, Failure>,
     ) -> Result<RunResult, Failure> {
-        let job = self.jobs.get_mut(&lease);
+        let running = self.leases.get_mut(&lease);
         let ran = match ran {
             Ok(ran) => ran,
             Err(failure) => {
-                if let Some(job) = job {
-                    job.on_run_end(None);
+                if let Some(running) = running {
+                    running.on_run_end(None);
                 }
                 return Err(failure);
             }
         };
-        if let Some(job) = job {
+        if let Some(running) = running {
             // The grants must come before any peer learns that the outputs exist.
             let access = self.provider.tensors.access();
             for (name, id) in &ran.outputs {
-                let readers = job.readers.of_output(name);
-                access.grant_contents(job.readers.scope, readers, &[*id]);
+                let readers = running.readers.of_output(name);
+                access.grant_contents(running.readers.scope, readers, &[*id]);
             }
             for output in ran.work.outputs.iter().filter(|it| it.is_wanted) {
                 let made = ran.outputs.iter().filter(|(name, _)| *name == output.name);
                 self.for_buyers.extend(made.map(|(_, id)| *id));
             }
-            job.on_run_end(Some((ran.report, ran.timeline, ran.bytes)));
+            running.on_run_end(Some((ran.report, ran.timeline, ran.bytes)));
             if ran.work.flops > 0 {
-                job.judged.add_run(ran.work.graph, ran.takes, ran.busy);
-                job.promised.insert(ran.work.graph, ran.promised);
+                running.judged.add_run(ran.work.graph, ran.takes, ran.busy);
+                running.promised.insert(ran.work.graph, ran.promised);
             }
         }
-        let told = Duration::from_micros(ran.work.expected.0);
+        let stated = Duration::from_micros(ran.work.expected.0);
         let believed = match self.provider.pace.is_placed() {
-            true => ran.promised.map(|own| plausible_time(own, told)),
+            true => ran.promised.map(|own| plausible_time(own, stated)),
             // A lease that a buyer bought in an earlier run was bought by other figures.
-            false => Some(told),
+            false => Some(stated),
         };
         Ok(RunResult {
             outputs: ran.outputs,
@@ -225,20 +225,20 @@ impl Shell {
 
     /// Ends the work of a lease: counts it and examines its speed.
     pub(super) fn on_done(&mut self, lease: LeaseId) {
-        let Some(mut job) = self.remove_job(lease) else {
+        let Some(mut running) = self.remove_lease(lease) else {
             return;
         };
-        let judged = std::mem::take(&mut job.judged);
-        let (shown, made_bytes) = job.into_report();
+        let judged = std::mem::take(&mut running.judged);
+        let (shown, made_bytes) = running.into_report();
         let counted = DoneLease {
             received_bytes: shown.moved.iter().map(|moved| moved.bytes).sum(),
             made_bytes,
             report: shown.report.clone(),
         };
         statistics::count_aside(&self.provider.home, counted);
-        self.shown.insert(lease, shown);
-        if self.shown.len() > SHOWN_MAX {
-            self.shown.pop_first();
+        self.reports.insert(lease, shown);
+        if self.reports.len() > SHOWN_MAX {
+            self.reports.pop_first();
         }
         self.provider.clone().note_pace(judged);
     }

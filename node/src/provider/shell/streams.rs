@@ -197,7 +197,7 @@ impl Shell {
                 self.peers.insert(stream, say);
                 let MessageWithContents { message, contents } = *opening;
                 if let Opening::Offer(offer) = &message {
-                    self.along
+                    self.inline_contents
                         .keep_named(stream, contents, [offer.tensor].into_iter());
                 }
                 Some(Event::Opened {
@@ -210,14 +210,14 @@ impl Shell {
                 let MessageWithContents { message, contents } = message;
                 if let BuyerMessage::Next(request) = &message {
                     let named = request.inputs.iter().map(|(_, id)| *id);
-                    self.along.keep_named(stream, contents, named);
+                    self.inline_contents.keep_named(stream, contents, named);
                 }
                 Some(Event::MessageReceived { stream, message })
             }
             Incoming::SandboxLost { lease, fault } => Some(Event::SandboxLost { lease, fault }),
             Incoming::StreamClosed { stream } => {
                 self.peers.remove(&stream)?;
-                self.along.forget_sender(stream);
+                self.inline_contents.forget_sender(stream);
                 Some(Event::StreamClosed { stream })
             }
         }
@@ -226,7 +226,7 @@ impl Shell {
     /// Sends a message to a peer; adds the lease's report to a result.
     pub(super) fn send_message(&mut self, stream: StreamId, mut message: ProviderMessage) {
         if let ProviderMessage::Finished(finished) = &mut message {
-            let shown = self.shown.get(&finished.receipt.body.lease);
+            let shown = self.reports.get(&finished.receipt.body.lease);
             finished.shown = shown.map(LeaseReport::to_bytes).unwrap_or_default();
         }
         let contents = match &message {

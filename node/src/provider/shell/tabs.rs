@@ -51,8 +51,8 @@ impl Shell {
             }
             Action::Sandbox { .. } => self.queue_answer(ticket, Answer::Sandboxed { slots: 1 }),
             Action::Prepare { lease, .. } => {
-                if let Some(job) = self.jobs.get_mut(&lease) {
-                    job.is_ready();
+                if let Some(running) = self.leases.get_mut(&lease) {
+                    running.on_ready();
                 }
                 self.queue_answer(ticket, Answer::Prepared(Ok(())));
             }
@@ -66,8 +66,8 @@ impl Shell {
                 ..
             } => {
                 let label = self.provider.label.clone();
-                let job = self.jobs.get_mut(&lease).expect("it was learned");
-                job.on_run_begin(&label, request);
+                let running = self.leases.get_mut(&lease).expect("it was learned");
+                running.on_run_begin(&label, request);
                 let sink = self.provider.pieces.open_sink(lease, request);
                 let left = self.clock.until_log(deadline);
                 let (provider, endpoint) = (self.provider.clone(), endpoint.clone());

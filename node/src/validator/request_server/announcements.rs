@@ -16,7 +16,7 @@ const PEERS_MAX: usize = 8192;
 /// The announcements of peers.
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
-    said: HashMap<AccountKey, (u64, Vec<Multiaddr>)>,
+    last_announcements: HashMap<AccountKey, (u64, Vec<Multiaddr>)>,
     /// The peers in the order of their announcements.
     order: BTreeMap<u64, AccountKey>,
     next: u64,
@@ -28,20 +28,20 @@ impl Announcements {
         let number = self.next;
         self.next += 1;
         let said = (number, contact::limit_addresses(addresses));
-        if let Some((before, _)) = self.said.insert(account, said) {
+        if let Some((before, _)) = self.last_announcements.insert(account, said) {
             self.order.remove(&before);
         }
         self.order.insert(number, account);
-        if self.said.len() > PEERS_MAX
+        if self.last_announcements.len() > PEERS_MAX
             && let Some((_, oldest)) = self.order.pop_first()
         {
-            self.said.remove(&oldest);
+            self.last_announcements.remove(&oldest);
         }
     }
 
     /// Returns the contact that a peer announced.
     pub(super) fn contact(&self, account: &AccountKey) -> Option<Contact> {
-        let (_, addresses) = self.said.get(account)?;
+        let (_, addresses) = self.last_announcements.get(account)?;
         Some(Contact {
             account: account.0,
             addresses: addresses.clone(),
@@ -72,7 +72,7 @@ mod tests {
             }
             announced.insert_addresses(account(number), address());
         }
-        assert_eq!(announced.said.len(), PEERS_MAX);
+        assert_eq!(announced.last_announcements.len(), PEERS_MAX);
         assert_eq!(announced.order.len(), PEERS_MAX);
         let contact = announced.contact(&honest).unwrap();
         assert_eq!(contact.addresses, address());

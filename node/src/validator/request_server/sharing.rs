@@ -26,15 +26,15 @@ struct SharedQuestion<T> {
 }
 
 /// The questions that wait for a query, or whose last query began less than a pause ago.
-pub(super) struct Sharing<T>(Arc<Mutex<HashMap<Vec<u8>, SharedQuestion<T>>>>);
+pub(super) struct SharedQuestions<T>(Arc<Mutex<HashMap<Vec<u8>, SharedQuestion<T>>>>);
 
-impl<T> Default for Sharing<T> {
+impl<T> Default for SharedQuestions<T> {
     fn default() -> Self {
         Self(Arc::default())
     }
 }
 
-impl<T: Clone + Send + Sync + 'static> Sharing<T> {
+impl<T: Clone + Send + Sync + 'static> SharedQuestions<T> {
     /// Returns the answer to a question, or none if the task of the query was stopped. `put` is the
     /// query, which runs once for all who wait for its answer.
     pub(super) async fn ask_shared<F>(&self, question: Vec<u8>, put: F) -> Option<T>
@@ -94,7 +94,7 @@ mod tests {
 
     /// A question whose answer is how often it was put, and for which it takes leave.
     struct Desk {
-        sharing: Sharing<u64>,
+        sharing: SharedQuestions<u64>,
         put: Arc<AtomicU64>,
         leave: Arc<Semaphore>,
     }
@@ -118,7 +118,7 @@ mod tests {
     #[tokio::test]
     async fn who_asks_alike_shares_an_answer_that_was_got_after_the_question() {
         let desk = Desk {
-            sharing: Sharing::default(),
+            sharing: SharedQuestions::default(),
             put: Arc::default(),
             leave: Arc::new(Semaphore::new(0)),
         };

@@ -1,7 +1,7 @@
 //! Plans the remaining tasks again: if devices are faster or slower than the plan believed, or if
 //! one is lost.
 
-use super::planned::PlannedQueues;
+use super::planned_queues::PlannedQueues;
 use super::{
     DRIFT_MAX, DRIFT_SHARE, Dispatch, DispatchMode, REPLAN_COST, REPLAN_WORTH, ResultQuestion,
     Results, StrandedCause, TaskState,
@@ -17,8 +17,8 @@ impl Dispatch {
     /// Builds the lists or queues of the waiting tasks.
     pub(super) fn build_queues(&mut self) {
         match self.mode {
-            DispatchMode::Planned(_) => self.begin_planned(),
-            DispatchMode::Dynamic(_) => self.begin_dynamic(0),
+            DispatchMode::Planned(_) => self.sum_planned_loads(),
+            DispatchMode::Dynamic(_) => self.rebuild_dynamic_queues(0),
         }
     }
 
@@ -34,8 +34,8 @@ impl Dispatch {
         results: &Results,
         now: Time,
     ) -> Result<(), StrandedCause> {
-        self.lost |= 1 << device;
-        let there = |task: usize| usize::from(self.place[task]) == device;
+        self.lost_devices |= 1 << device;
+        let there = |task: usize| usize::from(self.device_by_task[task]) == device;
         let taken: Vec<usize> = (0..self.state.len())
             .filter(|&task| self.state[task] == TaskState::Taken && there(task))
             .collect();
@@ -44,12 +44,12 @@ impl Dispatch {
             .for_each(|task| self.state[task] = TaskState::Waiting);
         match results {
             Results::Survive => {}
-            Results::Lost => self.make_again(|place, _| place == device),
+            Results::Lost => self.rerun_lost_tasks(|place, _| place == device),
             Results::Kept(keeper) => {
                 keeper(ResultQuestion::Lost { device });
                 // Asks for each reader separately, because the keeper then holds surviving results
                 // for it.
-                self.make_again(|_, asks| asks.filter(|ask| !keeper(*ask)).count() > 0);
+                self.rerun_lost_tasks(|_, asks| asks.filter(|ask| !keeper(*ask)).count() > 0);
             }
         }
         self.replan_remaining(now)
@@ -57,7 +57,7 @@ impl Dispatch {
 
     /// Puts tasks back into the queues if their results are gone and still needed. `gone` decides
     /// by the device of the results and the readers that need them.
-    fn make_again(
+    fn rerun_lost_tasks(
         &mut self,
         gone: impl Fn(usize, &mut dyn Iterator<Item = ResultQuestion>) -> bool,
     ) {
@@ -73,11 +73,11 @@ impl Dispatch {
             let mut asks = left
                 .map(|reader| ResultQuestion::Kept { by: task, reader })
                 .peekable();
-            let place = usize::from(self.place[task]);
+            let place = usize::from(self.device_by_task[task]);
             let again = asks.peek().is_some() && gone(place, &mut asks);
             if again {
                 self.state[task] = TaskState::Waiting;
-                self.left += 1;
+                self.tasks_left += 1;
                 self.counts.redone += 1;
             }
         }
@@ -86,7 +86,7 @@ impl Dispatch {
     /// Plans the remaining tasks again if a device deviates far enough from the plan. Returns
     /// whether it did.
     pub(super) fn replan_if_deviating(&mut self, now: Time) -> bool {
-        if matches!(self.mode, DispatchMode::Dynamic(_)) || self.left == 0 {
+        if matches!(self.mode, DispatchMode::Dynamic(_)) || self.tasks_left == 0 {
             return false;
         }
         let off = |drift: &super::Drift| {
@@ -97,7 +97,7 @@ impl Dispatch {
         if !self.drift.iter().any(off) {
             return false;
         }
-        let cost = REPLAN_COST * (self.left * self.load.len()) as Time;
+        let cost = REPLAN_COST * (self.tasks_left * self.load.len()) as Time;
         if self.time_left() < cost.saturating_mul(REPLAN_WORTH) {
             return false;
         }
@@ -109,7 +109,7 @@ impl Dispatch {
     pub(super) fn replan_remaining(&mut self, now: Time) -> Result<(), StrandedCause> {
         self.check_places()?;
         if matches!(self.mode, DispatchMode::Dynamic(_)) {
-            self.begin_dynamic(now);
+            self.rebuild_dynamic_queues(now);
             return Ok(());
         }
         let rest = Problem::new(self.remaining_problem(now))?;
@@ -123,7 +123,7 @@ impl Dispatch {
         );
         self.mode = DispatchMode::Planned(planned);
         self.counts.replanned += 1;
-        self.begin_planned();
+        self.sum_planned_loads();
         Ok(())
     }
 
@@ -144,7 +144,7 @@ impl Dispatch {
     fn remaining_problem(&self, now: Time) -> ProblemParts {
         let mut parts = self.problem.parts().clone();
         for task in 0..self.state.len() {
-            let own = usize::from(self.place[task]);
+            let own = usize::from(self.device_by_task[task]);
             for device in 0..parts.devices {
                 let here = device == own || (self.is_lost(own) && !self.is_lost(device));
                 parts.exec[task * parts.devices + device] = match self.state[task] {

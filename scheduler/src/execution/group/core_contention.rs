@@ -19,14 +19,14 @@ use crate::planning::time::Time;
 
 /// Measures the time in which devices compute next to others on their cores.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct CoreContentionWatch {
     cores: Cores,
     busy: Vec<bool>,
     beside_micros: Vec<u64>,
     last: UnixMicros,
 }
 
-impl Watch {
+impl CoreContentionWatch {
     pub fn new(cores: Cores) -> Self {
         Self {
             busy: vec![false; cores.device_count()],
@@ -70,7 +70,7 @@ pub(super) struct CoreWatch {
 
 /// Runs a computation of a device and measures its contention.
 pub(super) fn watch_compute<T>(
-    watch: &Mutex<Watch>,
+    watch: &Mutex<CoreContentionWatch>,
     device: usize,
     clock: &Clock,
     compute: impl FnOnce() -> T,

@@ -15,7 +15,7 @@ use super::GroupDevice;
 use super::execution_plan::{ExecutionPlan, Join};
 use super::held_tensor::tensor_bytes;
 use super::offers::all_emulated;
-use crate::execution::metering::to_micros;
+use crate::execution::run_figures::to_micros;
 use crate::execution::timeline::UnixMicros;
 use crate::execution::worker_pool::Call;
 
@@ -26,7 +26,7 @@ pub(super) struct EmulatedTime {
     free: Vec<Duration>,
     /// For each value the time of its production, its device (none for the host) and its bytes. The
     /// job's inputs are on the host: fragments state the bytes that they read of them.
-    made: BTreeMap<String, (Duration, Option<usize>, u64)>,
+    production: BTreeMap<String, (Duration, Option<usize>, u64)>,
     /// The end of the last join, and the arrival of the last output on the host.
     joined: Duration,
 }
@@ -37,7 +37,7 @@ impl EmulatedTime {
         all_emulated(members).then(|| Self {
             began: now,
             free: vec![Duration::ZERO; members.len()],
-            made: BTreeMap::new(),
+            production: BTreeMap::new(),
             joined: Duration::ZERO,
         })
     }
@@ -57,7 +57,7 @@ impl EmulatedTime {
         let free = self.free[call.device].max(until);
         let (mut ready, mut arrived) = (free, free);
         for read in &fragment.reads {
-            let Some(&(made, at, bytes)) = self.made.get(&read.value) else {
+            let Some(&(made, at, bytes)) = self.production.get(&read.value) else {
                 continue;
             };
             ready = ready.max(made);
@@ -74,7 +74,7 @@ impl EmulatedTime {
             let given = outcome.outputs.get(&made.name);
             let bytes = given.map_or(0, tensor_bytes);
             let held = (end, Some(call.device), bytes);
-            self.made.insert(made.held.clone(), held);
+            self.production.insert(made.held.clone(), held);
         }
         [free, ready, arrived, end].map(|time| self.began.saturating_add(to_micros(time)))
     }
@@ -83,15 +83,15 @@ impl EmulatedTime {
     pub fn record_join(&mut self, plan: &ExecutionPlan, join: &Join) {
         let (mut ready, mut sum) = (Duration::ZERO, 0);
         for part in &join.parts {
-            let Some(&(made, Some(by), bytes)) = self.made.get(part) else {
+            let Some(&(made, Some(by), bytes)) = self.production.get(part) else {
                 continue;
             };
             sum += bytes;
-            ready = ready.max(made + plan.to_join(join, by, bytes));
+            ready = ready.max(made + plan.join_transfer_time(join, by, bytes));
         }
         let ready = ready + join.time;
         let held = (ready, join.at, sum);
-        self.made.insert(join.value.clone(), held);
+        self.production.insert(join.value.clone(), held);
         self.joined = self.joined.max(ready);
     }
 

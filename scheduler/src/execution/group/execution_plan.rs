@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::core_contention::CoreContention;
 use super::fragment::Fragment;
-use super::refusals::Lack;
+use super::refusals::UnsupportedNode;
 use super::shared_operators::SharedGraph;
 use crate::learning::Speeds;
 use crate::learning::estimates::{OperatorEstimates, OperatorShare};
@@ -54,7 +54,7 @@ pub(in crate::execution) struct ExecutionPlan {
     pub contention: Option<CoreContention>,
     pub links: Arc<Links>,
     /// Corrections of the devices' estimates at planning time.
-    pub believed: Speeds,
+    pub planned_speeds: Speeds,
     /// Names of the values that the job wants.
     pub outputs: Vec<String>,
     /// Expected end.
@@ -66,9 +66,9 @@ pub(in crate::execution) struct ExecutionPlan {
     pub single: Option<(usize, Duration)>,
     pub shared_graph: Option<SharedGraph>,
     /// Features of the graph that devices lack.
-    pub lacks: Vec<Lack>,
+    pub lacks: Vec<UnsupportedNode>,
     /// Whether nodes are barred from devices that they do not ask for.
-    pub wished: bool,
+    pub has_requirements: bool,
     /// Devices that were lost at planning time, one bit each.
     pub without: u64,
 }

@@ -34,7 +34,7 @@ pub(super) fn build_execution_plan(
 ) -> Result<ExecutionPlan, TaskError> {
     let graph = &group.graph;
     let parts = cut_parts(graph, placed.parts.len(), &placed.part)?;
-    let fragments = build_fragments(name, graph, &parts, setting.store, setting.loaded)?;
+    let fragments = build_fragments(name, graph, &parts, setting.store, setting.program_cache)?;
     let kinds = parts
         .iter()
         .map(|part| kind_of_most(graph, &part.nodes, &group.stated));
@@ -70,12 +70,12 @@ pub(super) fn build_execution_plan(
         expected: Duration::ZERO,
         schedule,
         links: group.links.clone(),
-        believed: speeds,
+        planned_speeds: speeds,
         outputs: output_names(graph),
         single: None,
         shared_graph: None,
         lacks: group.lacks.to_vec(),
-        wished: group.wished,
+        has_requirements: group.has_requirements,
         without: setting.lost,
         alternatives: Vec::new(),
         trial: None,
@@ -123,7 +123,7 @@ pub(super) fn build_fragments(
     graph: &Graph,
     parts: &[cut::Subgraph],
     store: &Store,
-    loaded: &Arc<ProgramCache>,
+    program_cache: &Arc<ProgramCache>,
 ) -> Result<Vec<Fragment>, TaskError> {
     let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
     let mut fragments = Vec::with_capacity(parts.len());
@@ -131,7 +131,13 @@ pub(super) fn build_fragments(
         let weights = load_weights(part, &known, store)?;
         let at = (at, parts.len());
         fragments.push(build_fragment(
-            name, graph, part, at.0, at.1, weights, loaded,
+            name,
+            graph,
+            part,
+            at.0,
+            at.1,
+            weights,
+            program_cache,
         ));
     }
     Ok(fragments)
@@ -162,7 +168,7 @@ pub(super) fn build_fragment(
     at: usize,
     parts: usize,
     weights: BTreeMap<ContentId, Bytes>,
-    loaded: &Arc<ProgramCache>,
+    program_cache: &Arc<ProgramCache>,
 ) -> Fragment {
     let name = match parts {
         1 => task.to_owned(),
@@ -196,7 +202,7 @@ pub(super) fn build_fragment(
             .map(|&node| graph.node(node).operator_name())
             .collect(),
         role: Role::Computes,
-        programs: loaded.new_slots(),
+        programs: program_cache.new_slots(),
     }
 }
 

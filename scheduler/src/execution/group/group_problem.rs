@@ -8,13 +8,13 @@ use std::time::Duration;
 use souk_memory::{ContentId, Store, Tensor};
 
 use super::program_cache::ProgramCache;
-use super::refusals::{self, Lack};
+use super::refusals::{self, UnsupportedNode};
 use super::{GroupDevice, Sharing, offers as device_offers};
 use crate::execution::error::{GroupPlanError, TaskError};
 use crate::execution::lock::lock;
 use crate::graph::{Bindings, Graph, NodeId};
 use crate::learning::Speeds;
-use crate::learning::core_sharing::{Cores, Standing};
+use crate::learning::core_sharing::{CoreUse, Cores};
 use crate::learning::device_histories::DeviceHistories;
 use crate::learning::estimates::OperatorEstimates;
 use crate::planning::objective::Objective;
@@ -34,7 +34,7 @@ pub(super) const GAIN_MIN: f64 = 0.05;
 pub(super) struct GroupSetting<'a> {
     pub members: &'a [GroupDevice],
     pub store: &'a Store,
-    pub loaded: &'a Arc<ProgramCache>,
+    pub program_cache: &'a Arc<ProgramCache>,
     /// The links between the devices.
     pub links: Arc<Links>,
     pub sharing: &'a Sharing,
@@ -69,9 +69,9 @@ pub(super) struct GroupProblem {
     pub links: Arc<Links>,
     pub cores: Cores,
     /// Features of the model that devices lack.
-    pub lacks: Arc<[Lack]>,
+    pub lacks: Arc<[UnsupportedNode]>,
     /// Whether nodes run on the devices that they ask for.
-    pub wished: bool,
+    pub has_requirements: bool,
 }
 
 impl GroupProblem {
@@ -132,7 +132,7 @@ pub(super) fn load_offers(
         bindings = bindings.with_input(name, tensor.dtype(), tensor.dims());
     }
     let graph = Arc::new(Graph::import(bytes, &bindings).map_err(GroupPlanError::from)?);
-    let lacks: Arc<[Lack]> = refusals::find_lacks(members, &graph).into();
+    let lacks: Arc<[UnsupportedNode]> = refusals::find_lacks(members, &graph).into();
     let mut stated = device_offers::profile_offers(members, &graph);
     let loaded = setting.before.iter().flat_map(|before| &before.loaded);
     for (offer, loaded) in stated.iter_mut().zip(loaded) {
@@ -145,12 +145,12 @@ pub(super) fn load_offers(
     }
     let gone = lost_device_nodes(&graph, &stated, setting.lost);
     let histories = lock(setting.costs);
-    let group = |standing: Vec<Standing>| {
-        let taking = stated.iter().zip(&standing);
+    let group = |core_use: Vec<CoreUse>| {
+        let taking = stated.iter().zip(&core_use);
         let stated: Vec<Offer> = taking
-            .map(|(offer, it)| device_offers::offer_for_standing(offer, *it))
+            .map(|(offer, it)| device_offers::offer_for_core_use(offer, *it))
             .collect();
-        let mut known = OperatorEstimates::new(&graph, (&stated, standing), &histories, speeds);
+        let mut known = OperatorEstimates::new(&graph, (&stated, core_use), &histories, speeds);
         for &(device, node) in &gone {
             known.bar_node(device, node);
         }
@@ -167,7 +167,7 @@ pub(super) fn load_offers(
             links: setting.links.clone(),
             cores: setting.cores.clone(),
             lacks: lacks.clone(),
-            wished: false,
+            has_requirements: false,
         }
     };
     Ok(arrangements.into_iter().map(group).collect())

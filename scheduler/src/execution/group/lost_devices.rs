@@ -107,14 +107,14 @@ impl Retrials {
 impl DeviceGroup {
     /// Returns the devices that are lost and get no work.
     pub fn lost_devices(&self) -> Vec<LostDevice> {
-        self.returning.lost_devices()
+        self.lost_devices.lost_devices()
     }
 
     /// Lets devices work again that have passed a trial. Forgets their loaded programs, which are
     /// gone.
     pub(super) fn take_back(&self) {
-        let any = self.returning.take_passed(|device| {
-            self.loaded.forget_device(device);
+        let any = self.lost_devices.take_passed(|device| {
+            self.program_cache.forget_device(device);
             self.pool.restore_device(device);
         });
         if any {
@@ -127,7 +127,7 @@ impl DeviceGroup {
         let worked = execution.devices.iter().enumerate();
         let worked = worked.filter(|(_, used)| used.tasks > 0 && used.failed.is_none());
         let worked = worked.map(|(device, _)| device);
-        self.returning.on_ran(worked, || self.pool.loss_causes());
+        self.lost_devices.on_ran(worked, || self.pool.loss_causes());
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Memories {
     /// Signals the end of a move.
     ended: Condvar,
     members: Vec<GroupDevice>,
-    any_own: bool,
+    has_device_memory: bool,
     /// A counter for each device, incremented at the start and at the end of a computation: odd
     /// while the device computes.
     computing: Vec<AtomicU64>,
@@ -135,7 +135,7 @@ impl Memories {
             ended: Condvar::new(),
             computing: members.iter().map(|_| AtomicU64::new(0)).collect(),
             clearing: members.iter().map(|_| AtomicU64::new(0)).collect(),
-            any_own: members
+            has_device_memory: members
                 .iter()
                 .any(|member| member.processor.device_memory().is_some()),
             members,
@@ -190,8 +190,8 @@ impl Memories {
     }
 
     /// Returns whether any device has a memory of its own.
-    pub fn any_own(&self) -> bool {
-        self.any_own
+    pub fn has_device_memory(&self) -> bool {
+        self.has_device_memory
     }
 
     pub fn own_memory(&self, device: usize) -> Option<&dyn DeviceMemory> {
@@ -213,7 +213,7 @@ impl Memories {
 
     /// Brings a tensor to a place and returns it. The tensor stays there until the caller unpins
     /// it.
-    pub fn bring_and_pin(
+    pub fn move_and_pin(
         &self,
         kept: &HeldTensor,
         place: Location,
@@ -228,7 +228,7 @@ impl Memories {
     }
 
     /// Brings a tensor to a place and returns it.
-    pub fn bring_to(
+    pub fn move_to(
         &self,
         kept: &HeldTensor,
         place: Location,
@@ -241,8 +241,8 @@ impl Memories {
     }
 
     /// Brings a tensor to the host and returns it.
-    pub fn on_host(&self, kept: &HeldTensor, log: &RunLog) -> Result<Tensor, MemoryError> {
-        match self.bring_to(kept, Location::Host, Some(log))? {
+    pub fn move_to_host(&self, kept: &HeldTensor, log: &RunLog) -> Result<Tensor, MemoryError> {
+        match self.move_to(kept, Location::Host, Some(log))? {
             TensorHandle::Host(tensor) => Ok(tensor),
             TensorHandle::Device(_) => unreachable!("what is in host memory is no device's"),
         }
@@ -273,7 +273,7 @@ impl Memories {
         }
         let _clearing = ClearingGuard::begin(&self.clearing[device]);
         // A move keeps the tensor that it reads in use until it ends.
-        let waits = (0..FULL_MAX).take_while(|_| self.await_a_move(log));
+        let waits = (0..FULL_MAX).take_while(|_| self.wait_for_move(log));
         let _waited = waits.count();
         self.clear(device, Some(log));
         self.run_once(device, program, inputs, stays)
@@ -299,7 +299,7 @@ impl Memories {
     }
 
     /// Carries out a waiting move, or waits for the end of one. Returns whether there was a move.
-    fn await_a_move(&self, log: &RunLog) -> bool {
+    fn wait_for_move(&self, log: &RunLog) -> bool {
         let mut space = self.lock();
         if !space.holdings().is_moving() {
             return false;
@@ -316,7 +316,7 @@ impl Memories {
     }
 
     /// Brings a tensor to a place by moves alone, if that place has room.
-    pub fn bring_ahead(&self, kept: &HeldTensor, to: Location, log: Option<&RunLog>) {
+    pub fn prefetch_to(&self, kept: &HeldTensor, to: Location, log: Option<&RunLog>) {
         let ahead = self.until_done(Urgency::Planned, Some(kept), log, |space| {
             let holdings = space.holdings();
             let is_there = holdings.has_copy(kept.handle, to);

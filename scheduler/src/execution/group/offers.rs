@@ -9,7 +9,7 @@ use souk_vocabulary::profile::Profile;
 
 use super::GroupDevice;
 use crate::graph::Graph;
-use crate::learning::core_sharing::Standing;
+use crate::learning::core_sharing::CoreUse;
 use crate::planning::offer::{Offer, Operators, Slowness, Throughput};
 
 /// Element types with a speed in an offer.
@@ -64,9 +64,9 @@ fn profile_offer(member: &GroupDevice, graph: &Graph) -> Offer {
 }
 
 /// Returns the offer of a device with a standing.
-pub(super) fn offer_for_standing(offer: &Offer, standing: Standing) -> Offer {
+pub(super) fn offer_for_core_use(offer: &Offer, core_use: CoreUse) -> Offer {
     let mut offer = offer.clone();
-    if standing == Standing::Out {
+    if core_use == CoreUse::Out {
         offer.operators = Operators::Only(BTreeSet::new());
     }
     offer

@@ -13,9 +13,9 @@ use souk_onnx::subgraph::CompileError;
 use super::execution_plan::{Energy, EnergyMode, ExecutionPlan, collect_readers, to_duration};
 use super::fragments::{build_execution_plan, pinned_problem};
 use super::group_problem::{self, GAIN_MIN, GroupProblem, GroupSetting};
-use super::refusals::{Lack, is_full, is_the_devices};
+use super::refusals::{UnsupportedNode, is_full, is_the_devices};
 use super::shared_operators::{SharedGraph, SharingProposal};
-use super::{GroupDevice, device_preferences, sharing_choice, sharing_plan};
+use super::{GroupDevice, device_requirements, sharing_choice, sharing_plan};
 use crate::execution::error::{GroupPlanError, TaskError};
 use crate::execution::lock::lock;
 use crate::execution::task::Task;
@@ -115,7 +115,7 @@ pub(super) struct Refusal {
     /// Device and node of each refused node.
     nodes: Vec<(usize, NodeId)>,
     /// Features that the devices lack for them.
-    lacks: Vec<Lack>,
+    lacks: Vec<UnsupportedNode>,
     /// Cause of the first refusal.
     pub why: CompileError,
 }
@@ -133,7 +133,11 @@ pub(super) fn compile_fragments(
             Err(CompileError::DeviceLost { .. }) if members.len() > 1 => {}
             Err(error) if members.len() > 1 && is_the_devices(&error) => {
                 refused.extend(fragment.nodes.iter().map(|&node| (device, node)));
-                lacks.extend(Lack::from_refusal(&members[device].label, fragment, &error));
+                lacks.extend(UnsupportedNode::from_refusal(
+                    &members[device].label,
+                    fragment,
+                    &error,
+                ));
                 why.get_or_insert(error);
             }
             compiled => drop(compiled?),
@@ -158,7 +162,7 @@ pub(super) fn plan_without(
         for &(device, node) in barred {
             group.known.bar_node(device, node);
         }
-        let unmet = device_preferences::apply_device_wishes(
+        let unmet = device_requirements::restrict_devices(
             &mut group,
             setting.members,
             barred,

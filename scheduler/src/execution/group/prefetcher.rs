@@ -93,7 +93,7 @@ impl PrefetchHandle {
     fn ask_at(&self, kept: &HeldTensor, to: Location, device: usize, how: (Urgency, &Arc<RunLog>)) {
         let memories = &self.0.memories;
         let (urgency, log) = how;
-        if !memories.any_own() {
+        if !memories.has_device_memory() {
             return self.ask(kept, [Location::Disk, Location::Host], urgency, None);
         }
         let from = memories.source_place(kept);
@@ -120,7 +120,7 @@ impl PrefetchHandle {
         // A path that cannot keep up does not help: the reader brings the tensor itself.
         if asked.is_ok() {
             let asked = (kept.clone(), log.cloned());
-            queue.asked.insert((kept.handle, to), asked);
+            queue.waiting_transfers.insert((kept.handle, to), asked);
             add_thread(&self.0, &mut queue);
             self.0.transfer_queue.work.notify_all();
         }
@@ -130,7 +130,9 @@ impl PrefetchHandle {
     pub fn cancel_requests(&self, handle: Handle) {
         let mut queue = self.0.transfer_queue.lock();
         queue.transfers.forget_content(handle);
-        queue.asked.retain(|(asked, _), _| *asked != handle);
+        queue
+            .waiting_transfers
+            .retain(|(asked, _), _| *asked != handle);
     }
 }
 
@@ -158,16 +160,16 @@ fn run_prefetcher(shared: &Arc<PrefetchShared>) {
             queue = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
             continue;
         };
-        let asked: Vec<QueuedTransfer> = batch
+        let waiting_transfers: Vec<QueuedTransfer> = batch
             .items
             .iter()
-            .filter_map(|wanted| queue.asked.remove(&(wanted.handle, batch.to)))
+            .filter_map(|wanted| queue.waiting_transfers.remove(&(wanted.handle, batch.to)))
             .collect();
         queue.moving += 1;
         add_thread(shared, &mut queue);
         drop(queue);
-        bring_batch(&shared.memories, &asked, batch.to);
-        drop(asked);
+        bring_batch(&shared.memories, &waiting_transfers, batch.to);
+        drop(waiting_transfers);
         queue = shared.transfer_queue.lock();
         queue.moving -= 1;
         queue.transfers.on_batch_done(&batch);
@@ -176,13 +178,15 @@ fn run_prefetcher(shared: &Arc<PrefetchShared>) {
 }
 
 /// Brings a batch: tensors with a common hop together, then each one the rest of its way.
-fn bring_batch(memories: &Memories, asked: &[QueuedTransfer], to: Location) {
-    if asked.len() > 1 {
-        let wanted = asked.iter().map(|(kept, log)| (kept, log.as_deref()));
+fn bring_batch(memories: &Memories, waiting_transfers: &[QueuedTransfer], to: Location) {
+    if waiting_transfers.len() > 1 {
+        let wanted = waiting_transfers
+            .iter()
+            .map(|(kept, log)| (kept, log.as_deref()));
         memories.bring_together(wanted, to, Urgency::Planned);
     }
-    for (kept, log) in asked {
-        memories.bring_ahead(kept, to, log.as_deref());
+    for (kept, log) in waiting_transfers {
+        memories.prefetch_to(kept, to, log.as_deref());
     }
 }
 

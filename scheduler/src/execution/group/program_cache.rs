@@ -24,7 +24,7 @@ pub(in crate::execution) struct ProgramCache {
 /// The programs of one subgraph on each device.
 pub(in crate::execution) struct ProgramSlots {
     each: Vec<OnceLock<Result<Arc<dyn Program>, CompileError>>>,
-    loaded: Arc<ProgramCache>,
+    program_cache: Arc<ProgramCache>,
 }
 
 impl ProgramSlots {
@@ -35,7 +35,10 @@ impl ProgramSlots {
         subgraph: &Subgraph,
         processor: &dyn Processor,
     ) -> Result<Arc<dyn Program>, CompileError> {
-        let made = || self.loaded.get_or_compile(device, subgraph, processor);
+        let made = || {
+            self.program_cache
+                .get_or_compile(device, subgraph, processor)
+        };
         self.each[device].get_or_init(made).clone()
     }
 }
@@ -51,7 +54,7 @@ impl ProgramCache {
     pub fn new_slots(self: &Arc<Self>) -> ProgramSlots {
         ProgramSlots {
             each: (0..self.devices).map(|_| OnceLock::new()).collect(),
-            loaded: self.clone(),
+            program_cache: self.clone(),
         }
     }
 

@@ -5,11 +5,11 @@ use souk_onnx::subgraph::CompileError;
 
 use super::GroupDevice;
 use super::fragment::Fragment;
-use crate::graph::{Graph, Node, NodeId, Wish};
+use crate::graph::{DeviceRequirement, Graph, Node, NodeId};
 
 /// A node that a device cannot run.
 #[derive(Clone, Debug)]
-pub(super) struct Lack {
+pub(super) struct UnsupportedNode {
     /// Label of the device, or the request if no device meets it.
     pub device: String,
     pub node: NodeId,
@@ -18,7 +18,7 @@ pub(super) struct Lack {
     pub reason: String,
 }
 
-impl Lack {
+impl UnsupportedNode {
     /// Describes a fragment that a device refused to compile.
     pub fn from_refusal(device: &str, fragment: &Fragment, why: &CompileError) -> Option<Self> {
         let (operator, reason) = match why {
@@ -39,9 +39,13 @@ impl Lack {
     }
 
     /// Describes a node that asks for a device that the group lacks.
-    pub fn from_unmet_wish(node: NodeId, asking: &Node, wish: &Wish<'_>) -> Self {
+    pub fn from_unmet_requirement(
+        node: NodeId,
+        asking: &Node,
+        requirement: &DeviceRequirement<'_>,
+    ) -> Self {
         Self {
-            device: wish.to_string(),
+            device: requirement.to_string(),
             node,
             operator: Some(asking.operator_name()),
             reason: "no device here is that".to_owned(),
@@ -50,11 +54,11 @@ impl Lack {
 }
 
 /// Returns the nodes of a graph that devices do not support.
-pub(super) fn find_lacks(members: &[GroupDevice], graph: &Graph) -> Vec<Lack> {
-    let of = |member: &GroupDevice| -> Vec<Lack> {
+pub(super) fn find_lacks(members: &[GroupDevice], graph: &Graph) -> Vec<UnsupportedNode> {
+    let of = |member: &GroupDevice| -> Vec<UnsupportedNode> {
         let lacked = graph.nodes().iter().enumerate().filter_map(|(node, it)| {
             let why = member.processor.check_support(&it.proto).err()?;
-            Some(Lack {
+            Some(UnsupportedNode {
                 device: member.label.clone(),
                 node: NodeId(node),
                 operator: Some(why.operator),

@@ -36,7 +36,7 @@ impl RunLog {
     }
 
     /// Records a device's activity from one moment to another on its own lane.
-    pub fn did(&self, device: usize, name: &str, kind: SpanKind, at: [UnixMicros; 2]) {
+    pub fn record_activity(&self, device: usize, name: &str, kind: SpanKind, at: [UnixMicros; 2]) {
         self.push(device, "run", name, kind, at);
     }
 

@@ -24,7 +24,7 @@ use souk_vocabulary::processor::{Energy, Outcome, Program, RunError};
 use souk_vocabulary::residency::TensorHandle;
 
 use super::GroupDevice;
-use super::core_contention::{self, CoreWatch, Watch};
+use super::core_contention::{self, CoreContentionWatch, CoreWatch};
 use super::emulated_time::EmulatedTime;
 use super::execution_plan::ExecutionPlan;
 use super::fragment::{Fragment, FragmentInput, Role};
@@ -36,8 +36,8 @@ use super::refusals::is_the_devices;
 use super::run_log::RunLog;
 use crate::execution::error::GroupRunError;
 use crate::execution::lock::lock;
-use crate::execution::metering::{device_report, end_of};
 use crate::execution::report::{DeviceReport, Report};
+use crate::execution::run_figures::{device_report, end_of};
 use crate::execution::task::Clock;
 use crate::execution::timeline::{SpanKind, Timeline, UnixMicros};
 use crate::execution::worker_pool::{Call, Fault, TaskTime};
@@ -50,7 +50,7 @@ pub(super) struct RunState {
     memories: Arc<Memories>,
     clock: Arc<Clock>,
     prefetcher: PrefetchHandle,
-    watch: Arc<Mutex<Watch>>,
+    watch: Arc<Mutex<CoreContentionWatch>>,
     log: Arc<RunLog>,
     /// The job's inputs, for fragments that read them again.
     inputs: BTreeMap<String, Tensor>,
@@ -102,7 +102,7 @@ impl RunState {
         memories: Arc<Memories>,
         clock: Arc<Clock>,
         prefetcher: PrefetchHandle,
-        watch: Arc<Mutex<Watch>>,
+        watch: Arc<Mutex<CoreContentionWatch>>,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Self, GroupRunError> {
         let began = clock();
@@ -273,7 +273,7 @@ impl RunState {
 
     /// Requests the transfer of a fragment's outputs to the devices that will read them.
     fn send_on(&self, call: Call) {
-        if !self.memories.any_own() {
+        if !self.memories.has_device_memory() {
             return;
         }
         let state = lock(&self.state);
@@ -324,7 +324,7 @@ impl RunState {
     }
 
     fn on_host(&self, kept: &HeldTensor) -> Result<Tensor, MemoryError> {
-        self.memories.on_host(kept, &self.log)
+        self.memories.move_to_host(kept, &self.log)
     }
 
     fn hold_input(&self, name: &str, tensor: &Tensor) -> Result<(), MemoryError> {
@@ -485,14 +485,17 @@ impl RunState {
         let [free, begin, start, end] = at;
         let (fragment, member) = (&self.plan.fragments[call.task], &self.members[call.device]);
         let name = self.name_of(fragment);
-        let did = |kind, start, end| self.log.did(call.device, &name, kind, [start, end]);
+        let record = |kind, start, end| {
+            self.log
+                .record_activity(call.device, &name, kind, [start, end])
+        };
         if begin.micros_since(free) > 0 {
-            did(SpanKind::Wait, free, begin);
+            record(SpanKind::Wait, free, begin);
         }
         if start.micros_since(begin) > 0 {
-            did(SpanKind::TransferIn, begin, start);
+            record(SpanKind::TransferIn, begin, start);
         }
-        did(SpanKind::Compute, start, end);
+        record(SpanKind::Compute, start, end);
         let bytes = [
             bytes_in + fragment.byte_size(),
             outcome.outputs.values().map(tensor_bytes).sum(),

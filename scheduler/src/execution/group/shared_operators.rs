@@ -28,7 +28,7 @@ pub(super) struct SharedOperator {
     pub segment: Segment,
     pub shares: Shares,
     /// The costs of sharing, besides computing the shares.
-    pub around: SharingOverhead,
+    pub overhead: SharingOverhead,
 }
 
 /// A proposal of shared operators under one leading device.
@@ -63,7 +63,7 @@ impl SharedGraph {
             let since = |device| speeds.factor(kind, device) / planned.factor(kind, device);
             let offers = of_segment(&self.group, segment, since);
             let priced = self.group.price_segment(&offers, self.leader, segment);
-            let priced = priced.with(shared.around.clone());
+            let priced = priced.with(shared.overhead.clone());
             let best = priced
                 .best_shares()
                 .map_or(f64::INFINITY, |best| best.seconds);

@@ -26,7 +26,7 @@ pub(super) fn propose_sharing(
 ) -> Result<Option<SharingProposal>, GroupPlanError> {
     let sharing = setting.sharing;
     // A node with a requested device must not run in part on another.
-    if *sharing == Sharing::Never || group.stated.len() < 2 || group.wished {
+    if *sharing == Sharing::Never || group.stated.len() < 2 || group.has_requirements {
         return Ok(None);
     }
     let segments = split::find_segments(&group.graph);
@@ -63,15 +63,15 @@ fn share_segment(
     let Some(without) = shares(&priced) else {
         return Ok(None);
     };
-    let around = group.cut_join_costs(setting.members, leader, segment, &without.parts)?;
-    let priced = priced.with(around.clone());
+    let overhead = group.cut_join_costs(setting.members, leader, segment, &without.parts)?;
+    let priced = priced.with(overhead.clone());
     let own = shares(&priced).map(|shares| {
         let saved = priced.alone_seconds(leader) - shares.seconds;
         let segment = segment.clone();
         let shared = SharedOperator {
             segment,
             shares,
-            around,
+            overhead,
         };
         (shared, saved)
     });

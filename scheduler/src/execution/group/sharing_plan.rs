@@ -62,8 +62,15 @@ pub(super) fn plan_shared(
     let mut draft = PlanBuilder::new(setting, &shared_graph, &speeds);
     for (at, part) in parts.iter().enumerate() {
         let weights = fragments::load_weights(part, &known, setting.store)?;
-        let fragment =
-            fragments::build_fragment(name, graph, part, at, parts.len(), weights, setting.loaded);
+        let fragment = fragments::build_fragment(
+            name,
+            graph,
+            part,
+            at,
+            parts.len(),
+            weights,
+            setting.program_cache,
+        );
         if part.part % 2 == 0 {
             draft.add_whole(part, fragment);
         } else {
@@ -90,12 +97,12 @@ pub(super) fn plan_shared(
         expected: Duration::ZERO,
         known: None,
         links: shared_graph.group.links.clone(),
-        believed: speeds,
+        planned_speeds: speeds,
         outputs: fragments::output_names(graph),
         single: None,
         lacks: shared_graph.group.lacks.to_vec(),
         without: setting.lost,
-        wished: false,
+        has_requirements: false,
         shared_graph: Some(shared_graph),
         alternatives: Vec::new(),
         trial: None,
@@ -178,7 +185,7 @@ impl<'a> PlanBuilder<'a> {
         let stated = group.price_segment(&group.stated, self.shared_graph.leader, segment);
         let measured = of_segment(group, segment, |_| 1.0);
         let priced = group.price_segment(&measured, self.shared_graph.leader, segment);
-        let priced = priced.with(shared.around.clone());
+        let priced = priced.with(shared.overhead.clone());
         let value = graph.value(segment.output);
         let cut = self.add_cut(part, &whole.name, segment, shares)?;
         let mut makers = Vec::new();
@@ -196,7 +203,7 @@ impl<'a> PlanBuilder<'a> {
                 nodes: Vec::new(),
                 operators: Vec::new(),
                 role: Role::Computes,
-                programs: self.setting.loaded.new_slots(),
+                programs: self.setting.program_cache.new_slots(),
             };
             let devices = 0..group.stated.len();
             let kind = kind_of_segment(graph, segment);
@@ -246,7 +253,7 @@ impl<'a> PlanBuilder<'a> {
             value: value.name.clone(),
             parts: parts.clone().map(|own| part_of(&value.name, own)).collect(),
             bytes: parts.map(|own| priced.moved_bytes(own.units).1).collect(),
-            stretches: match segment.cut {
+            pieces: match segment.cut {
                 Cut::Rows { .. } => 1,
                 Cut::Channels => dims[..segment.axis].iter().product(),
             },
@@ -352,7 +359,7 @@ impl<'a> PlanBuilder<'a> {
             nodes: Vec::new(),
             operators: Vec::new(),
             role,
-            programs: setting.loaded.new_slots(),
+            programs: setting.program_cache.new_slots(),
         };
         if !seconds[leader].is_finite() || fragment.get_or_compile(leader, processor).is_err() {
             return Ok(None);

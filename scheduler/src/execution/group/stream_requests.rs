@@ -65,7 +65,7 @@ struct RouteCache {
 #[derive(Default)]
 struct ChargedTime {
     /// Disjoint periods in order.
-    stretches: VecDeque<(u64, u64)>,
+    intervals: VecDeque<(u64, u64)>,
     /// The end of the earlier time that is charged already, or no longer counted.
     before: u64,
 }
@@ -109,7 +109,7 @@ impl ChargedTime {
             return 0;
         }
         let (mut added, mut whole) = (end - start, (start, end));
-        self.stretches.retain(|&(from, to)| {
+        self.intervals.retain(|&(from, to)| {
             let apart = to < start || end < from;
             if !apart {
                 added -= to.min(end) - from.max(start);
@@ -117,10 +117,10 @@ impl ChargedTime {
             }
             apart
         });
-        let place = self.stretches.partition_point(|&known| known < whole);
-        self.stretches.insert(place, whole);
-        if self.stretches.len() > CHARGED_MAX {
-            let oldest = self.stretches.pop_front();
+        let place = self.intervals.partition_point(|&known| known < whole);
+        self.intervals.insert(place, whole);
+        if self.intervals.len() > CHARGED_MAX {
+            let oldest = self.intervals.pop_front();
             self.before = oldest.map_or(self.before, |(_, to)| to);
         }
         added
@@ -247,7 +247,7 @@ mod tests {
         let mut add = |start, end| charged.add(start, end);
         assert_eq!([add(0, 10), add(5, 20), add(30, 40)], [10, 10, 10]);
         assert_eq!([add(0, 50), add(0, 50), add(60, 60)], [20, 0, 0]);
-        assert_eq!(charged.stretches, [(0, 50)]);
+        assert_eq!(charged.intervals, [(0, 50)]);
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
         let mut charged = ChargedTime::default();
         for at in 0..1_000 {
             assert_eq!(charged.add(at * 10, at * 10 + 5), 5);
-            assert!(charged.stretches.len() <= CHARGED_MAX);
+            assert!(charged.intervals.len() <= CHARGED_MAX);
         }
         assert_eq!(charged.add(0, 5), 0, "long ago");
         assert_eq!(charged.add(9_985, 10_000), 10, "beside the last one");

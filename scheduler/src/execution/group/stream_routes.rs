@@ -17,7 +17,7 @@ use super::fragment::Fragment;
 use super::group_problem::{self, GAIN_MIN, GroupProblem, GroupSetting, ReplacedPlan};
 use super::plan_choice::{compile_fragments, is_gain_sufficient, plan_without};
 use super::refusals::is_full;
-use super::{device_preferences, fragments};
+use super::{device_requirements, fragments};
 use crate::execution::error::TaskError;
 use crate::execution::task::Task;
 use crate::learning::Speeds;
@@ -147,7 +147,7 @@ pub(super) fn plan_routes(
     }
     let mut offers = group_problem::load_offers(setting, task.model, &task.inputs, speeds)?;
     for group in &mut offers {
-        device_preferences::apply_device_wishes(group, setting.members, &nothing, setting.lost);
+        device_requirements::restrict_devices(group, setting.members, &nothing, setting.lost);
     }
     let mut candidates = route_candidates(&offers, kept, ahead);
     candidates.sort_by(|one, other| one.rank.total_cmp(&other.rank));

@@ -3,7 +3,7 @@
 mod card;
 mod changing;
 mod costs;
-mod device_preferences;
+mod device_requirements;
 mod fragments;
 mod lost_devices;
 mod objectives;
@@ -32,7 +32,7 @@ use souk_vocabulary::profile::{Profile, Throughput};
 use super::links::device_place;
 use super::*;
 use crate::execution::Runner;
-use crate::execution::metering::bytes_of_all;
+use crate::execution::run_figures::bytes_of_all;
 use crate::execution::timeline::UnixMicros;
 
 const SIZE: usize = 32;

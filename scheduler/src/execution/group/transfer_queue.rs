@@ -33,7 +33,7 @@ pub(super) type QueuedTransfer = (HeldTensor, Option<Arc<RunLog>>);
 pub(super) struct TransferState {
     pub transfers: Transfers,
     /// The waiting transfers by their destination.
-    pub asked: BTreeMap<(Handle, Location), QueuedTransfer>,
+    pub waiting_transfers: BTreeMap<(Handle, Location), QueuedTransfer>,
     pub threads: Vec<JoinHandle<()>>,
     /// Number of threads that move a batch now.
     pub moving: usize,
@@ -74,9 +74,12 @@ impl TransferQueue {
         }
         let mut queue = self.lock();
         let TransferState {
-            transfers, asked, ..
+            transfers,
+            waiting_transfers,
+            ..
         } = &mut *queue;
-        let forgotten = handles.inspect(|&handle| drop(asked.remove(&(handle, hop.to))));
+        let forgotten =
+            handles.inspect(|&handle| drop(waiting_transfers.remove(&(handle, hop.to))));
         transfers.begin_awaited(forgotten, hop.from, hop.to);
         Some(AwaitedTransfer { queue: self, hop })
     }

@@ -12,11 +12,11 @@ use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
 
-/// Stretches that the pool records for a job. If a job has more, the pool merges the later ones,
+/// Busy periods that the pool records for a job. If a job has more, the pool merges the later ones,
 /// because a trace of a million bars says no more.
-const STRETCHES_MAX: usize = 1 << 16;
+const BUSY_PERIODS_MAX: usize = 1 << 16;
 /// A job goes first if the time to its deadline is less than this many times its remaining work.
-const HURRY: u32 = 2;
+const URGENCY_FACTOR: u32 = 2;
 
 /// A task to run on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ pub enum JobEnd {
 
 /// A period of a device: the tasks that it ran one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct BusyPeriod {
     /// Index of the device.
     pub device: usize,
     /// Index of the first task.
@@ -150,7 +150,7 @@ pub struct Execution {
     /// The work of each device, by index.
     pub devices: Vec<DeviceUse>,
     /// The periods in which the devices worked.
-    pub stretches: Vec<Stretch>,
+    pub busy_periods: Vec<BusyPeriod>,
     /// Counts of exceptional events, such as stolen tasks.
     pub counts: Counts,
     /// The corrections of the estimates after this job.
@@ -182,7 +182,7 @@ pub(super) struct ActiveJob {
     used: f64,
     ended: Option<(JobEnd, Moment)>,
     devices: Vec<DeviceUse>,
-    stretches: Vec<Stretch>,
+    busy_periods: Vec<BusyPeriod>,
 }
 
 impl ActiveJob {
@@ -211,7 +211,7 @@ impl ActiveJob {
             used: 0.0,
             ended,
             devices: vec![DeviceUse::default(); devices],
-            stretches: Vec::new(),
+            busy_periods: Vec::new(),
         }
     }
 
@@ -250,7 +250,7 @@ impl ActiveJob {
         let left = Duration::from_nanos(self.dispatch.time_left() / 1000);
         let slack = |deadline: Moment| deadline.duration_since(now);
         self.deadline
-            .is_some_and(|deadline| slack(deadline) < left.saturating_mul(HURRY))
+            .is_some_and(|deadline| slack(deadline) < left.saturating_mul(URGENCY_FACTOR))
     }
 
     /// Takes the device's next batch. Adds to `wake` the other devices that now have work.
@@ -282,7 +282,7 @@ impl ActiveJob {
         let (start, end) = (ran.start, ran.end);
         let took = ran.stated.unwrap_or_else(|| end.duration_since(start));
         self.used += took.as_secs_f64();
-        self.record_stretch(device, tasks, start, end);
+        self.record_busy_period(device, tasks, start, end);
         let now = to_picoseconds(end.duration_since(self.begun));
         let wake = self
             .dispatch
@@ -332,25 +332,29 @@ impl ActiveJob {
         self.devices[device].failed = Some(cause);
     }
 
-    fn record_stretch(&mut self, device: usize, tasks: &[u32], start: Moment, end: Moment) {
+    fn record_busy_period(&mut self, device: usize, tasks: &[u32], start: Moment, end: Moment) {
         let entry = &mut self.devices[device];
         entry.tasks += tasks.len() as u64;
         entry.busy += end.duration_since(start);
-        let stretch = Stretch {
+        let period = BusyPeriod {
             device,
             task: tasks[0] as usize,
             tasks: tasks.len(),
             start: start.duration_since(self.begun),
             end: end.duration_since(self.begun),
         };
-        if self.stretches.len() < STRETCHES_MAX {
-            self.stretches.push(stretch);
+        if self.busy_periods.len() < BUSY_PERIODS_MAX {
+            self.busy_periods.push(period);
             return;
         }
-        let last = self.stretches.iter_mut().rev().take(self.devices.len() * 2);
+        let last = self
+            .busy_periods
+            .iter_mut()
+            .rev()
+            .take(self.devices.len() * 2);
         if let Some(last) = last.into_iter().find(|last| last.device == device) {
-            last.tasks += stretch.tasks;
-            last.end = stretch.end;
+            last.tasks += period.tasks;
+            last.end = period.end;
         }
     }
 
@@ -373,7 +377,7 @@ impl ActiveJob {
             ended,
             makespan: at.duration_since(self.begun),
             devices: self.devices,
-            stretches: self.stretches,
+            busy_periods: self.busy_periods,
             counts: self.dispatch.event_counts(),
             speeds: self.dispatch.speeds().clone(),
             places,

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use souk_onnx::budget::Beyond;
+use souk_onnx::budget::ExceededLimit;
 use souk_onnx::custom::Custom;
 use souk_onnx::work::{Work, has_bodies};
 use souk_onnx::{DataType, GraphProto, NodeProto};
@@ -46,9 +46,9 @@ impl InferenceBudget {
     }
 
     /// Returns an error if the steps did not suffice.
-    pub fn check_limit(&self) -> Result<(), Beyond> {
+    pub fn check_limit(&self) -> Result<(), ExceededLimit> {
         match self.0.get() {
-            0 => Err(Beyond::Steps { limit: STEPS_MAX }),
+            0 => Err(ExceededLimit::Steps { limit: STEPS_MAX }),
             _ => Ok(()),
         }
     }

@@ -402,7 +402,7 @@ pub(super) fn infer_tile(operation: &Operation<'_>) -> Inference {
 }
 
 /// Infers `DepthToSpace` and `SpaceToDepth`.
-pub(super) fn depth_space(operation: &Operation<'_>, deeper: Deeper) -> Inference {
+pub(super) fn depth_space(operation: &Operation<'_>, deeper: DepthDirection) -> Inference {
     let elem = operation.input_elem(0);
     let block = u64::try_from(operation.int_or("blocksize", 1))
         .unwrap_or(1)
@@ -412,12 +412,12 @@ pub(super) fn depth_space(operation: &Operation<'_>, deeper: Deeper) -> Inferenc
     };
     let area = block.saturating_mul(block);
     let channels = |extent: u64| match deeper {
-        Deeper::Yes => extent.saturating_mul(area),
-        Deeper::No => extent / area,
+        DepthDirection::Yes => extent.saturating_mul(area),
+        DepthDirection::No => extent / area,
     };
     let side = |extent: u64| match deeper {
-        Deeper::Yes => extent / block,
-        Deeper::No => extent.saturating_mul(block),
+        DepthDirection::Yes => extent / block,
+        DepthDirection::No => extent.saturating_mul(block),
     };
     let moved = vec![
         dims[0],
@@ -430,7 +430,7 @@ pub(super) fn depth_space(operation: &Operation<'_>, deeper: Deeper) -> Inferenc
 
 /// The direction in which elements move between channels and space.
 #[derive(Clone, Copy)]
-pub(super) enum Deeper {
+pub(super) enum DepthDirection {
     /// Into the channels.
     Yes,
     /// Out of the channels.

@@ -4,7 +4,7 @@
 use souk_onnx::DataType;
 use souk_onnx::schema::{Extents, OperatorSchema};
 
-use super::layout::{self, Deeper};
+use super::layout::{self, DepthDirection};
 use super::operation::Inference;
 use super::{
     Operation, attention, convolution, elementwise, gather, generate, matmul, reduce, resize,
@@ -53,8 +53,8 @@ fn by_movement(name: &str, operation: &Operation<'_>) -> Option<Inference> {
         "Pad" => layout::infer_pad(operation),
         "Expand" => layout::infer_expand(operation),
         "Tile" => layout::infer_tile(operation),
-        "DepthToSpace" => layout::depth_space(operation, Deeper::No),
-        "SpaceToDepth" => layout::depth_space(operation, Deeper::Yes),
+        "DepthToSpace" => layout::depth_space(operation, DepthDirection::No),
+        "SpaceToDepth" => layout::depth_space(operation, DepthDirection::Yes),
         "CenterCropPad" => layout::center_crop_pad(operation),
         "Gather" => gather::infer_gather(operation),
         "GatherElements" => gather::gather_elements(operation),

@@ -4,7 +4,7 @@
 use super::PlanOptions;
 use super::partition::{Division, Model};
 use super::pipeline::Pipeline;
-use super::score::{Grade, REAL_WORK_SHARE, grade_division};
+use super::score::{DivisionGrade, REAL_WORK_SHARE, grade_division};
 
 /// A division of the nodes into stretches: stretch `k` ends before node `ends[k]`, on `offers[k]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(super) fn search_stretches(model: &Model<'_>, options: &PlanOptions, steps: 
     best.to_division(model.node_count())
 }
 
-fn grade_of(model: &Model<'_>, options: &PlanOptions, stretches: &Stretches) -> Grade {
+fn grade_of(model: &Model<'_>, options: &PlanOptions, stretches: &Stretches) -> DivisionGrade {
     grade_division(model, options, &stretches.to_division(model.node_count()))
 }
 
@@ -286,7 +286,7 @@ fn improve_stretches(
     places: &[usize],
     start: Stretches,
     steps: usize,
-) -> (Stretches, Grade) {
+) -> (Stretches, DivisionGrade) {
     let mut best = start;
     let mut best_grade = grade_of(model, options, &best);
     let mut left = steps;

@@ -209,38 +209,38 @@ fn choose_reason(model: &Model<'_>, others: &[&Timing], timing: &Timing) -> Reas
 
 fn list_transfers(model: &Model<'_>, found: &Division, timing: &Timing) -> Vec<Transfer> {
     let mut transfers = Vec::new();
-    for traveller in model.travellers() {
-        let from = traveller.made.map(|node| found.part[node]);
+    for movable in model.movable_values() {
+        let from = movable.made.map(|node| found.part[node]);
         let start = from.map_or(0.0, |part| timing.finish[part]);
         let mut push = |to: Option<usize>, seconds: f64| {
             transfers.push(Transfer {
-                value: traveller.value,
+                value: movable.value,
                 from,
                 to,
-                bytes: traveller.bytes,
+                bytes: movable.bytes,
                 start_seconds: start,
                 finish_seconds: start + seconds,
             });
         };
-        let far = found.parts_holding(&traveller.readers).into_iter();
+        let far = found.parts_holding(&movable.readers).into_iter();
         for to in far.filter(|to| Some(*to) != from) {
             let target = found.offers[to];
             match from {
                 None => push(
                     Some(to),
-                    model.links.buyer[target].transfer_seconds(traveller.bytes),
+                    model.links.buyer[target].transfer_seconds(movable.bytes),
                 ),
                 Some(part) => {
                     push(
                         Some(to),
-                        model.hop_seconds(found.offers[part], target, traveller.bytes),
+                        model.hop_seconds(found.offers[part], target, movable.bytes),
                     );
                 }
             }
         }
-        if let Some(part) = from.filter(|_| traveller.job_output) {
+        if let Some(part) = from.filter(|_| movable.job_output) {
             let link = &model.links.buyer[found.offers[part]];
-            push(None, link.transfer_seconds(traveller.bytes));
+            push(None, link.transfer_seconds(movable.bytes));
         }
     }
     transfers.sort_by(|a, b| {

@@ -31,7 +31,7 @@ pub(crate) struct Model<'a> {
     alive: Vec<u64>,
     /// Bytes of each node's states for all sequences after the first.
     further: Vec<u64>,
-    travellers: Vec<MovableValue>,
+    movable_values: Vec<MovableValue>,
     weights: Vec<HeldWeight>,
 }
 
@@ -170,7 +170,7 @@ impl<'a> Model<'a> {
             watts: offer_watts(offers),
             alive: graph.activation_bytes(),
             further: further_states(graph, options.sequences),
-            travellers: collect_travellers(graph),
+            movable_values: collect_movable_values(graph),
             weights: collect_weights(graph),
             times,
         }
@@ -194,8 +194,8 @@ impl<'a> Model<'a> {
         &self.times
     }
 
-    pub(super) fn travellers(&self) -> &[MovableValue] {
-        &self.travellers
+    pub(super) fn movable_values(&self) -> &[MovableValue] {
+        &self.movable_values
     }
 
     /// Returns the seconds of nodes `begin..end` on `offer`; infinite if it cannot run one of them.
@@ -344,10 +344,10 @@ impl<'a> Model<'a> {
         ready: &mut [(f64, Option<usize>)],
     ) {
         let mut bytes = vec![0u64; ready.len()];
-        let sent = |traveller: &&MovableValue| traveller.made.is_none();
-        for traveller in self.travellers.iter().filter(sent) {
-            for to in division.parts_holding(&traveller.readers) {
-                bytes[to] = bytes[to].saturating_add(traveller.bytes);
+        let sent = |movable: &&MovableValue| movable.made.is_none();
+        for movable in self.movable_values.iter().filter(sent) {
+            for to in division.parts_holding(&movable.readers) {
+                bytes[to] = bytes[to].saturating_add(movable.bytes);
             }
         }
         for (k, ready) in ready.iter_mut().enumerate() {
@@ -364,14 +364,14 @@ impl<'a> Model<'a> {
     /// Returns the destinations and bytes of each part's results; `None` is the buyer.
     fn part_outflows(&self, division: &Division) -> Vec<Outflow> {
         let mut leaving = vec![Vec::new(); division.offers.len()];
-        for traveller in &self.travellers {
-            let Some(made) = traveller.made else { continue };
+        for movable in &self.movable_values {
+            let Some(made) = movable.made else { continue };
             let from = division.part[made];
-            let far = division.parts_holding(&traveller.readers).into_iter();
+            let far = division.parts_holding(&movable.readers).into_iter();
             let far = far.filter(|&to| to != from);
-            let back = traveller.job_output.then_some(None);
+            let back = movable.job_output.then_some(None);
             for to in far.map(Some).chain(back) {
-                add(&mut leaving[from], to, traveller.bytes);
+                add(&mut leaving[from], to, movable.bytes);
             }
         }
         leaving
@@ -398,14 +398,14 @@ impl<'a> Model<'a> {
     pub(super) fn cut_widths(&self) -> Vec<Option<u64>> {
         let mut widths = vec![0i128; self.node_count() + 1];
         let mut stuck = vec![0i64; self.node_count() + 1];
-        for traveller in &self.travellers {
-            let (Some(made), Some(&last)) = (traveller.made, traveller.readers.last()) else {
+        for movable in &self.movable_values {
+            let (Some(made), Some(&last)) = (movable.made, movable.readers.last()) else {
                 continue;
             };
-            widths[made + 1] += i128::from(traveller.bytes);
-            widths[last + 1] -= i128::from(traveller.bytes);
-            stuck[made + 1] += i64::from(!traveller.portable);
-            stuck[last + 1] -= i64::from(!traveller.portable);
+            widths[made + 1] += i128::from(movable.bytes);
+            widths[last + 1] -= i128::from(movable.bytes);
+            stuck[made + 1] += i64::from(!movable.portable);
+            stuck[last + 1] -= i64::from(!movable.portable);
         }
         let (mut width, mut blocked) = (0i128, 0i64);
         let running = widths.iter().zip(&stuck).map(|(delta, stuck)| {
@@ -492,7 +492,7 @@ fn further_states(graph: &Graph, sequences: u32) -> Vec<u64> {
     bytes
 }
 
-fn collect_travellers(graph: &Graph) -> Vec<MovableValue> {
+fn collect_movable_values(graph: &Graph) -> Vec<MovableValue> {
     let fixed = graph.constant_only_nodes();
     let is_output = |index: usize| graph.outputs().contains(&ValueId(index));
     let moving = graph
@@ -502,7 +502,7 @@ fn collect_travellers(graph: &Graph) -> Vec<MovableValue> {
         .filter(|(id, value)| is_output(*id) || !value.is_known(&fixed));
     let (states, cuts) = (graph.state_values(), graph.permitted_cuts());
     let may_leave = |id: &ValueId| cuts.as_ref().is_none_or(|cuts| cuts.contains(id));
-    let travellers = moving.map(|(index, value)| MovableValue {
+    let movable_values = moving.map(|(index, value)| MovableValue {
         value: ValueId(index),
         made: match value.source {
             Source::Node(node) => Some(node.0),
@@ -522,5 +522,5 @@ fn collect_travellers(graph: &Graph) -> Vec<MovableValue> {
             && !states.contains(&ValueId(index))
             && may_leave(&ValueId(index)),
     });
-    travellers.collect()
+    movable_values.collect()
 }

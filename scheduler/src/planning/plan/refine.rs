@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use super::PlanOptions;
 use super::partition::{Division, Model};
-use super::score::{Grade, grade_division};
+use super::score::{DivisionGrade, grade_division};
 
 /// A change of a division.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(super) fn improve_division(
     options: &PlanOptions,
     start: Division,
     steps: usize,
-) -> (Division, Grade) {
+) -> (Division, DivisionGrade) {
     let mut best_grade = grade_division(model, options, &start);
     let mut best = start;
     let mut left = steps;
@@ -68,10 +68,10 @@ fn possible_moves(model: &Model<'_>, division: &Division) -> Vec<Move> {
         moves.extend(others.map(|offer| Move::Offer(part, offer)));
     }
     let mut seen = BTreeSet::new();
-    for traveller in model.travellers() {
-        let Some(made) = traveller.made else { continue };
+    for movable in model.movable_values() {
+        let Some(made) = movable.made else { continue };
         let from = division.part[made];
-        for &reader in &traveller.readers {
+        for &reader in &movable.readers {
             let to = division.part[reader];
             if to != from {
                 seen.extend([(made, to), (reader, from)]);
@@ -102,15 +102,15 @@ fn apply_change(model: &Model<'_>, division: &Division, change: Move) -> Option<
 pub(super) fn renumber_parts(model: &Model<'_>, division: Division) -> Option<Division> {
     let parts = division.offers.len();
     let mut after = vec![BTreeSet::new(); parts];
-    for traveller in model.travellers() {
-        let Some(made) = traveller.made else { continue };
+    for movable in model.movable_values() {
+        let Some(made) = movable.made else { continue };
         let from = division.part[made];
         for to in division
-            .parts_holding(&traveller.readers)
+            .parts_holding(&movable.readers)
             .into_iter()
             .filter(|&to| to != from)
         {
-            if !traveller.portable {
+            if !movable.portable {
                 return None;
             }
             after[from].insert(to);

@@ -14,7 +14,7 @@ pub(super) const REAL_WORK_SHARE: f64 = 0.5;
 
 /// The grade of a division: smaller is better, and the first difference decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Grade {
+pub(super) struct DivisionGrade {
     /// Number of parts that cannot run, devices short of memory, devices too few or too many, and
     /// idle parts.
     pub(super) broken: usize,
@@ -24,7 +24,7 @@ pub(super) struct Grade {
     pub(super) score: (f64, f64),
 }
 
-impl Grade {
+impl DivisionGrade {
     pub(super) fn is_better_than(&self, other: &Self) -> bool {
         self.compare_to(other).is_lt()
     }
@@ -41,7 +41,7 @@ pub(super) fn grade_division(
     model: &Model<'_>,
     options: &PlanOptions,
     division: &Division,
-) -> Grade {
+) -> DivisionGrade {
     let works = model.part_works(division);
     let timing = model.simulate_division(division, &works);
     let devices = division.device_count();
@@ -57,7 +57,7 @@ pub(super) fn grade_division(
         Some(limit) if value > limit => (value - limit) / limit.abs().max(f64::MIN_POSITIVE),
         _ => 0.0,
     };
-    Grade {
+    DivisionGrade {
         broken: unable.count()
             + short_of_memory(model, options, division, &works)
             + lacking

@@ -2,7 +2,7 @@
 //! and the planners' schedules of its tasks by one grade, and improves the best of them.
 
 use super::partition::{Division, Model, Timing};
-use super::score::{Grade, REAL_WORK_SHARE, grade_division};
+use super::score::{DivisionGrade, REAL_WORK_SHARE, grade_division};
 use super::{PlanError, PlanOptions, Single, candidates, contiguous_parts, refine};
 use crate::planning::objective::Objective;
 
@@ -74,7 +74,7 @@ pub(super) fn best_division(model: &Model<'_>) -> Result<Division, PlanError> {
 
 /// Returns `found`, unless it uses several devices and saves too little against a single one; then
 /// returns the single one.
-fn require_gain(model: &Model<'_>, found: Division, grade: Grade) -> Division {
+fn require_gain(model: &Model<'_>, found: Division, grade: DivisionGrade) -> Division {
     if model.options.gain_min <= 0.0 || found.offers.len() < 2 {
         return found;
     }
@@ -91,7 +91,7 @@ fn require_gain(model: &Model<'_>, found: Division, grade: Grade) -> Division {
             best
         }
     });
-    let enough = |single: &Grade| {
+    let enough = |single: &DivisionGrade| {
         let fits = single.broken == 0 && single.beyond <= 0.0;
         !fits || grade.score.0 < single.score.0 * (1.0 - model.options.gain_min)
     };
@@ -164,14 +164,14 @@ const LOOKS_MAX: usize = 400_000;
 const STARTS_MAX: usize = 7;
 
 /// Returns the best of all divisions after improving each kind, with half of the steps for either.
-fn search_divisions(model: &Model<'_>, options: &PlanOptions) -> (Division, Grade) {
+fn search_divisions(model: &Model<'_>, options: &PlanOptions) -> (Division, DivisionGrade) {
     let steps = options.steps.min(LOOKS_MAX / model.node_count().max(1)) / 2;
     let stretches = contiguous_parts::search_stretches(model, options, steps);
     let mut starts = vec![stretches];
     if model.offers.len() > 1 && options.max_devices > 1 {
         starts.extend(candidates::division_candidates(model, options));
     }
-    let mut graded: Vec<(Grade, Division)> = starts
+    let mut graded: Vec<(DivisionGrade, Division)> = starts
         .into_iter()
         .map(|start| (grade_division(model, options, &start), start))
         .collect();

@@ -13,7 +13,7 @@ mod random;
 mod whole;
 
 use super::portfolio::Plans;
-use super::state::{PartialSchedule, Placing};
+use super::state::{GapPolicy, PartialSchedule};
 use super::{Pace, in_time};
 use crate::planning::objective::Objective;
 use crate::planning::problem::{Problem, ProblemError};
@@ -119,7 +119,7 @@ fn improve_whole(
     let (mut best, mut best_score) = (decoder.snapshot(), now);
     let mut change = Change::default();
     // In parts of the first value, like the energy of the whole.
-    let mut cooling = Cooling::new(problem.task_count(), 1.0);
+    let mut cooling = CoolingSchedule::new(problem.task_count(), 1.0);
     let hottest = (WHOLE_UNIT / problem.task_count() as f64).clamp(WHOLE_MIN, WHOLE_MAX);
     cooling.always = Some(hottest);
     for step in 0u64.. {
@@ -170,7 +170,7 @@ fn improve_paths(
     let mut decoder = Decoder::new(problem, &first);
     let mut best = decoder.snapshot();
     let mut change = Change::default();
-    let mut cooling = Cooling::new(problem.task_count(), best.makespan as f64);
+    let mut cooling = CoolingSchedule::new(problem.task_count(), best.makespan as f64);
     let mut step = 0u64;
     loop {
         if step.is_multiple_of(STEPS_BETWEEN) {
@@ -213,7 +213,7 @@ fn improve_paths(
 /// The temperature over the effort: it falls geometrically, in one cycle or, with many steps for
 /// each task, in several.
 #[derive(Debug)]
-struct Cooling {
+struct CoolingSchedule {
     tasks: f64,
     scale: f64,
     begun: Option<f64>,
@@ -226,7 +226,7 @@ struct Cooling {
     temperature: f64,
 }
 
-impl Cooling {
+impl CoolingSchedule {
     /// Creates the cooling of `tasks` tasks, with temperatures as parts of `scale`.
     fn new(tasks: usize, scale: f64) -> Self {
         Self {
@@ -276,13 +276,13 @@ pub(super) fn rebuild_schedule(
     order: &[u32],
     device: &[u32],
 ) -> Result<Schedule, ProblemError> {
-    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    let mut state = PartialSchedule::new(problem, GapPolicy::Insert);
     for &task in order {
         let (task, device) = (task as usize, device[task as usize] as usize);
-        let spot = state
-            .earliest_spot(task, device)
+        let slot = state
+            .earliest_slot(task, device)
             .ok_or_else(|| state.full_error(task))?;
-        state.place_task(task, device, spot);
+        state.place_task(task, device, slot);
     }
     Ok(state.into_schedule())
 }

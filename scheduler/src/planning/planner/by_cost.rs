@@ -2,7 +2,7 @@
 //! for searches with other objectives than time.
 
 use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward_rank};
-use super::state::{PartialSchedule, Placing};
+use super::state::{GapPolicy, PartialSchedule};
 use crate::planning::objective::Objective;
 use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
@@ -51,14 +51,14 @@ fn task_costs(problem: &Problem) -> Vec<f64> {
 }
 
 fn by_cost(problem: &Problem, order: &[usize], costs: &[f64], rate: f64) -> Option<Schedule> {
-    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    let mut state = PartialSchedule::new(problem, GapPolicy::Insert);
     for &task in order {
         let key = |device: usize, finish: Time| {
             finish as f64 + rate * costs[task * problem.device_count() + device]
         };
-        let best = state.best_by(task, |device, spot| key(device, spot.finish));
-        let (device, spot) = best.ok()?;
-        state.place_task(task, device, spot);
+        let best = state.best_by(task, |device, slot| key(device, slot.finish));
+        let (device, slot) = best.ok()?;
+        state.place_task(task, device, slot);
     }
     Some(state.into_schedule())
 }

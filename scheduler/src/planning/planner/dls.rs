@@ -8,30 +8,30 @@
 use super::Pace;
 use super::rank::{ExecSummary, exec_summary, upward_rank};
 use super::ready::place_all;
-use super::state::Placing;
+use super::state::GapPolicy;
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
     let mean = exec_summary(problem, ExecSummary::Mean);
     let level = upward_rank(problem, &mean, 0.0);
-    place_all(problem, Placing::Append, |state, ready| {
+    place_all(problem, GapPolicy::Append, |state, ready| {
         let mut best = None;
         let mut most = f64::NEG_INFINITY;
         for (index, entry) in ready.iter().enumerate() {
             for device in 0..problem.device_count() {
-                let Some(spot) = entry.earliest_spot(state, device) else {
+                let Some(slot) = entry.earliest_slot(state, device) else {
                     continue;
                 };
                 let start = entry
                     .arrival_time(device)
                     .max(state.device_end(device))
-                    .max(spot.start);
+                    .max(slot.start);
                 let gain = mean[entry.task] - problem.exec_time(entry.task, device) as f64;
                 let value = level[entry.task] - start as f64 + gain;
                 if value > most {
                     most = value;
-                    best = Some((index, device, spot));
+                    best = Some((index, device, slot));
                 }
             }
         }

@@ -113,7 +113,7 @@ struct Search<'a, 'p> {
     finish: Vec<Time>,
     waiting: Vec<usize>,
     free: Vec<Time>,
-    room: FreeMemory,
+    free_memory: FreeMemory,
     tail: Vec<Time>,
     least: Vec<Time>,
     work_left: Time,
@@ -139,7 +139,7 @@ impl<'a, 'p> Search<'a, 'p> {
                 .map(|task| problem.inputs_of(task).len())
                 .collect(),
             free: vec![0; problem.device_count()],
-            room: FreeMemory::new(problem),
+            free_memory: FreeMemory::new(problem),
             tail: anneal::least_tails(problem),
             work_left: least.iter().sum(),
             least,
@@ -181,7 +181,7 @@ impl<'a, 'p> Search<'a, 'p> {
             debug_assert!(!placed(task));
             for device in 0..self.problem.device_count() {
                 let exec = self.problem.exec_time(task, device);
-                if exec == NEVER || !self.room.has_room(self.problem, task, device) {
+                if exec == NEVER || !self.free_memory.has_room(self.problem, task, device) {
                     continue;
                 }
                 let start = self.earliest_start(task, device, exec);
@@ -222,7 +222,7 @@ impl<'a, 'p> Search<'a, 'p> {
         if self.may_win(start) {
             self.order.push(task as u32);
             self.waiting[task] = usize::MAX;
-            self.room.take_bytes(problem, task, device);
+            self.free_memory.take_bytes(problem, task, device);
             problem
                 .readers_of(task)
                 .for_each(|(after, _)| self.waiting[after] -= 1);
@@ -230,7 +230,7 @@ impl<'a, 'p> Search<'a, 'p> {
             problem
                 .readers_of(task)
                 .for_each(|(after, _)| self.waiting[after] += 1);
-            self.room.return_bytes(problem, task, device);
+            self.free_memory.return_bytes(problem, task, device);
             self.waiting[task] = 0;
             self.order.pop();
         }

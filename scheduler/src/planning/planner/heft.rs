@@ -6,16 +6,16 @@
 
 use super::Pace;
 use super::rank::{ExecSummary, by_rank, exec_summary, upward_rank};
-use super::state::{PartialSchedule, Placing};
+use super::state::{GapPolicy, PartialSchedule};
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
     let rank = upward_rank(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
-    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    let mut state = PartialSchedule::new(problem, GapPolicy::Insert);
     for task in by_rank(problem, &rank) {
-        let (device, spot) = state.earliest_finish(task)?;
-        state.place_task(task, device, spot);
+        let (device, slot) = state.earliest_finish(task)?;
+        state.place_task(task, device, slot);
     }
     Ok(state.into_schedule())
 }

@@ -2,17 +2,17 @@
 
 use super::Pace;
 use super::ready::place_all;
-use super::state::Placing;
+use super::state::GapPolicy;
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    place_all(problem, Placing::Append, |state, ready| {
+    place_all(problem, GapPolicy::Append, |state, ready| {
         let ends = ready.iter().enumerate().filter_map(|(index, task)| {
             let best = task.two_earliest(state)?;
-            Some((best.spot.finish, task.task, index, best))
+            Some((best.slot.finish, task.task, index, best))
         });
         let first = ends.min_by_key(|end| (end.0, end.1));
-        first.map(|(_, _, index, best)| (index, best.device, best.spot))
+        first.map(|(_, _, index, best)| (index, best.device, best.slot))
     })
 }

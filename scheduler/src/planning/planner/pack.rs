@@ -3,7 +3,7 @@
 
 use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward_rank};
 use super::room::FreeMemory;
-use super::state::{PartialSchedule, Placing};
+use super::state::{GapPolicy, PartialSchedule};
 use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::NEVER;
@@ -26,10 +26,10 @@ pub(super) fn plan(problem: &Problem) -> Option<Schedule> {
         .into_iter()
         .find_map(|choice| pack_tasks(problem, choice))?;
     let rank = upward_rank(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
-    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    let mut state = PartialSchedule::new(problem, GapPolicy::Insert);
     for task in ready_by_rank(problem, &rank) {
-        let spot = state.earliest_spot(task, device[task])?;
-        state.place_task(task, device[task], spot);
+        let slot = state.earliest_slot(task, device[task])?;
+        state.place_task(task, device[task], slot);
     }
     Some(state.into_schedule())
 }

@@ -6,7 +6,7 @@
 
 use super::Pace;
 use super::rank::{optimistic_costs, ready_by_rank};
-use super::state::{PartialSchedule, Placing};
+use super::state::{GapPolicy, PartialSchedule};
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 
@@ -16,11 +16,11 @@ pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, Prob
     let row = |task: usize| &table[task * devices..(task + 1) * devices];
     let mean = |task: usize| row(task).iter().sum::<f64>() / devices as f64;
     let rank: Vec<f64> = (0..problem.task_count()).map(mean).collect();
-    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    let mut state = PartialSchedule::new(problem, GapPolicy::Insert);
     for task in ready_by_rank(problem, &rank) {
         let key = |device: usize, finish: u64| finish as f64 + row(task)[device];
-        let (device, spot) = state.best_by(task, |device, spot| key(device, spot.finish))?;
-        state.place_task(task, device, spot);
+        let (device, slot) = state.best_by(task, |device, slot| key(device, slot.finish))?;
+        state.place_task(task, device, slot);
     }
     Ok(state.into_schedule())
 }

@@ -4,7 +4,7 @@
 //! No rule is best everywhere, but together they lose little (docs/performance.md has the figures).
 
 use super::rank::{ExecSummary, exec_summary, optimistic_costs, ready_by_rank, upward_rank};
-use super::state::{PartialSchedule, Placing};
+use super::state::{GapPolicy, PartialSchedule};
 use super::{
     Pace, by_cost, dls, heft, in_time, lookahead, min_min, pack, peft, single, sufferage, tighten,
 };
@@ -264,13 +264,13 @@ fn place_tasks(
     key: impl Fn(usize, Time) -> f64,
 ) -> Result<Schedule, ProblemError> {
     let devices = problem.device_count();
-    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    let mut state = PartialSchedule::new(problem, GapPolicy::Insert);
     for &task in order {
-        let (device, spot) = state.best_by(task, |device, spot| {
+        let (device, slot) = state.best_by(task, |device, slot| {
             debug_assert!(problem.exec_time(task, device) != NEVER);
-            key(task * devices + device, spot.finish)
+            key(task * devices + device, slot.finish)
         })?;
-        state.place_task(task, device, spot);
+        state.place_task(task, device, slot);
     }
     Ok(state.into_schedule())
 }

@@ -2,21 +2,21 @@
 //! the ready tasks, those whose predecessors are all placed, with the arrival of their data on each
 //! device.
 
-use super::state::{PartialSchedule, Placing, Spot};
+use super::state::{GapPolicy, PartialSchedule, Slot};
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};
 
 /// A ready task with the arrival of its data on each device, which no longer changes.
-pub(crate) struct Ready {
+pub(crate) struct ReadyTask {
     pub(crate) task: usize,
     arrivals: Vec<Time>,
 }
 
-impl Ready {
+impl ReadyTask {
     /// Returns the earliest place on `device`, given the tasks placed so far.
-    pub(crate) fn earliest_spot(&self, state: &PartialSchedule<'_>, device: usize) -> Option<Spot> {
-        state.spot_at(self.task, device, self.arrivals[device])
+    pub(crate) fn earliest_slot(&self, state: &PartialSchedule<'_>, device: usize) -> Option<Slot> {
+        state.slot_at(self.task, device, self.arrivals[device])
     }
 
     /// Returns the arrival of its data on `device`.
@@ -28,25 +28,25 @@ impl Ready {
     pub(crate) fn two_earliest(&self, state: &PartialSchedule<'_>) -> Option<TwoEarliest> {
         let mut best: Option<TwoEarliest> = None;
         for device in 0..state.problem.device_count() {
-            let Some(spot) = self.earliest_spot(state, device) else {
+            let Some(slot) = self.earliest_slot(state, device) else {
                 continue;
             };
             best = Some(match best {
                 None => TwoEarliest {
                     device,
-                    spot,
+                    slot,
                     second: NEVER,
                 },
-                Some(two) if spot.finish < two.spot.finish => {
-                    let second = two.spot.finish;
+                Some(two) if slot.finish < two.slot.finish => {
+                    let second = two.slot.finish;
                     TwoEarliest {
                         device,
-                        spot,
+                        slot,
                         second,
                     }
                 }
                 Some(two) => TwoEarliest {
-                    second: two.second.min(spot.finish),
+                    second: two.second.min(slot.finish),
                     ..two
                 },
             });
@@ -59,7 +59,7 @@ impl Ready {
 #[derive(Clone, Copy)]
 pub(crate) struct TwoEarliest {
     pub(crate) device: usize,
-    pub(crate) spot: Spot,
+    pub(crate) slot: Slot,
     pub(crate) second: Time,
 }
 
@@ -67,14 +67,14 @@ pub(crate) struct TwoEarliest {
 /// no ready task has room.
 pub(crate) fn place_all(
     problem: &Problem,
-    placing: Placing,
-    mut choose: impl FnMut(&PartialSchedule<'_>, &[Ready]) -> Option<(usize, usize, Spot)>,
+    placing: GapPolicy,
+    mut choose: impl FnMut(&PartialSchedule<'_>, &[ReadyTask]) -> Option<(usize, usize, Slot)>,
 ) -> Result<Schedule, ProblemError> {
     let mut state = PartialSchedule::new(problem, placing);
     let mut waiting: Vec<usize> = (0..problem.task_count())
         .map(|t| problem.inputs_of(t).len())
         .collect();
-    let mut ready: Vec<Ready> = Vec::new();
+    let mut ready: Vec<ReadyTask> = Vec::new();
     for &task in problem.topological_order() {
         if waiting[task] == 0 {
             ready.push(new_ready(&state, task));
@@ -82,10 +82,10 @@ pub(crate) fn place_all(
     }
     while let Some(first) = ready.first() {
         let stuck = first.task;
-        let (index, device, spot) =
+        let (index, device, slot) =
             choose(&state, &ready).ok_or_else(|| state.full_error(stuck))?;
         let task = ready.remove(index).task;
-        state.place_task(task, device, spot);
+        state.place_task(task, device, slot);
         for (after, _) in problem.readers_of(task) {
             waiting[after] -= 1;
             if waiting[after] == 0 {
@@ -96,7 +96,7 @@ pub(crate) fn place_all(
     Ok(state.into_schedule())
 }
 
-fn new_ready(state: &PartialSchedule<'_>, task: usize) -> Ready {
+fn new_ready(state: &PartialSchedule<'_>, task: usize) -> ReadyTask {
     let arrivals = state.ready_everywhere(task);
-    Ready { task, arrivals }
+    ReadyTask { task, arrivals }
 }

@@ -2,7 +2,7 @@
 
 use super::Pace;
 use super::room::FreeMemory;
-use super::state::{PartialSchedule, Placing};
+use super::state::{GapPolicy, PartialSchedule};
 use crate::planning::objective::Objective;
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
@@ -44,10 +44,10 @@ fn total_time(problem: &Problem, device: usize) -> Option<Time> {
 }
 
 fn plan_on_device(problem: &Problem, device: usize) -> Option<Schedule> {
-    let mut state = PartialSchedule::new(problem, Placing::Append);
+    let mut state = PartialSchedule::new(problem, GapPolicy::Append);
     for &task in problem.topological_order() {
-        let spot = state.earliest_spot(task, device)?;
-        state.place_task(task, device, spot);
+        let slot = state.earliest_slot(task, device)?;
+        state.place_task(task, device, slot);
     }
     Some(state.into_schedule())
 }

@@ -10,14 +10,14 @@ use crate::planning::time::{NEVER, Time};
 
 /// A task's earliest place on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct Slot {
     pub(crate) start: Time,
     pub(crate) finish: Time,
 }
 
 /// Whether a task can go into a gap between placed tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Placing {
+pub(crate) enum GapPolicy {
     /// Into the first gap that is long enough.
     Insert,
     /// Only after the last task.
@@ -34,12 +34,12 @@ pub(crate) struct DeviceSlots {
 #[derive(Clone, Debug)]
 pub(crate) struct PartialSchedule<'a> {
     pub(crate) problem: &'a Problem,
-    placing: Placing,
+    placing: GapPolicy,
     lines: Vec<DeviceSlots>,
     pub(crate) device: Vec<usize>,
     pub(crate) start: Vec<Time>,
     pub(crate) finish: Vec<Time>,
-    room: FreeMemory,
+    free_memory: FreeMemory,
     makespan: Time,
 }
 
@@ -47,11 +47,11 @@ const UNPLACED: usize = usize::MAX;
 
 impl DeviceSlots {
     /// Returns the earliest start of a task of `length` that is ready at `ready`.
-    fn find_start(&self, ready: Time, length: Time, placing: Placing) -> Time {
+    fn find_start(&self, ready: Time, length: Time, placing: GapPolicy) -> Time {
         if length == 0 {
             return ready;
         }
-        if placing == Placing::Insert && ready < self.end {
+        if placing == GapPolicy::Insert && ready < self.end {
             let first = self.gaps.partition_point(|gap| gap.1 < ready + length);
             for &(begin, end) in &self.gaps[first..] {
                 let start = begin.max(ready);
@@ -83,7 +83,7 @@ impl DeviceSlots {
 }
 
 impl<'a> PartialSchedule<'a> {
-    pub(crate) fn new(problem: &'a Problem, placing: Placing) -> Self {
+    pub(crate) fn new(problem: &'a Problem, placing: GapPolicy) -> Self {
         let devices = problem.device_count();
         Self {
             problem,
@@ -92,7 +92,7 @@ impl<'a> PartialSchedule<'a> {
             device: vec![UNPLACED; problem.task_count()],
             start: vec![0; problem.task_count()],
             finish: vec![0; problem.task_count()],
-            room: FreeMemory::new(problem),
+            free_memory: FreeMemory::new(problem),
             makespan: 0,
         }
     }
@@ -143,47 +143,47 @@ impl<'a> PartialSchedule<'a> {
     }
 
     /// Returns the earliest place of `task` on `device` for data that arrive at `ready`.
-    pub(crate) fn spot_at(&self, task: usize, device: usize, ready: Time) -> Option<Spot> {
+    pub(crate) fn slot_at(&self, task: usize, device: usize, ready: Time) -> Option<Slot> {
         let length = self.problem.exec_time(task, device);
-        if length == NEVER || !self.room.has_room(self.problem, task, device) {
+        if length == NEVER || !self.free_memory.has_room(self.problem, task, device) {
             return None;
         }
         let start = self.lines[device].find_start(ready, length, self.placing);
         let finish = start + length;
-        Some(Spot { start, finish })
+        Some(Slot { start, finish })
     }
 
     /// Returns the earliest place of `task` on `device`; `None` if it cannot run there.
-    pub(crate) fn earliest_spot(&self, task: usize, device: usize) -> Option<Spot> {
+    pub(crate) fn earliest_slot(&self, task: usize, device: usize) -> Option<Slot> {
         if self.problem.exec_time(task, device) == NEVER {
             return None;
         }
-        self.spot_at(task, device, self.ready_time(task, device))
+        self.slot_at(task, device, self.ready_time(task, device))
     }
 
     /// Returns the device and place with the least `key`, the lower device among equals.
     pub(crate) fn best_by<K: PartialOrd>(
         &self,
         task: usize,
-        mut key: impl FnMut(usize, Spot) -> K,
-    ) -> Result<(usize, Spot), ProblemError> {
-        let mut best: Option<(usize, Spot, K)> = None;
+        mut key: impl FnMut(usize, Slot) -> K,
+    ) -> Result<(usize, Slot), ProblemError> {
+        let mut best: Option<(usize, Slot, K)> = None;
         for (device, ready) in self.ready_everywhere(task).into_iter().enumerate() {
-            let Some(spot) = self.spot_at(task, device, ready) else {
+            let Some(slot) = self.slot_at(task, device, ready) else {
                 continue;
             };
-            let key = key(device, spot);
+            let key = key(device, slot);
             if best.as_ref().is_none_or(|(_, _, least)| key < *least) {
-                best = Some((device, spot, key));
+                best = Some((device, slot, key));
             }
         }
-        best.map(|(device, spot, _)| (device, spot))
+        best.map(|(device, slot, _)| (device, slot))
             .ok_or_else(|| self.full_error(task))
     }
 
     /// Returns the device and place where `task` ends first.
-    pub(crate) fn earliest_finish(&self, task: usize) -> Result<(usize, Spot), ProblemError> {
-        self.best_by(task, |_, spot| spot.finish)
+    pub(crate) fn earliest_finish(&self, task: usize) -> Result<(usize, Slot), ProblemError> {
+        self.best_by(task, |_, slot| slot.finish)
     }
 
     pub(crate) fn full_error(&self, task: usize) -> ProblemError {
@@ -191,15 +191,15 @@ impl<'a> PartialSchedule<'a> {
         ProblemError::Full { task, needed }
     }
 
-    /// Places `task`, which must not be placed yet, on `device` at `spot`, which must be free.
-    pub(crate) fn place_task(&mut self, task: usize, device: usize, spot: Spot) {
+    /// Places `task`, which must not be placed yet, on `device` at `slot`, which must be free.
+    pub(crate) fn place_task(&mut self, task: usize, device: usize, slot: Slot) {
         assert!(!self.is_placed(task), "a task is placed once");
-        self.lines[device].occupy_slot(spot.start, spot.finish - spot.start);
-        self.room.take_bytes(self.problem, task, device);
+        self.lines[device].occupy_slot(slot.start, slot.finish - slot.start);
+        self.free_memory.take_bytes(self.problem, task, device);
         self.device[task] = device;
-        self.start[task] = spot.start;
-        self.finish[task] = spot.finish;
-        self.makespan = self.makespan.max(spot.finish);
+        self.start[task] = slot.start;
+        self.finish[task] = slot.finish;
+        self.makespan = self.makespan.max(slot.finish);
     }
 
     pub(crate) fn into_schedule(self) -> Schedule {

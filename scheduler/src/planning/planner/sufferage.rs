@@ -5,17 +5,17 @@ use std::cmp::Reverse;
 
 use super::Pace;
 use super::ready::place_all;
-use super::state::Placing;
+use super::state::GapPolicy;
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    place_all(problem, Placing::Append, |state, ready| {
+    place_all(problem, GapPolicy::Append, |state, ready| {
         let losses = ready.iter().enumerate().filter_map(|(index, task)| {
             let best = task.two_earliest(state)?;
-            Some((best.second - best.spot.finish, task.task, index, best))
+            Some((best.second - best.slot.finish, task.task, index, best))
         });
         let worst = losses.max_by_key(|loss| (loss.0, Reverse(loss.1)));
-        worst.map(|(_, _, index, best)| (index, best.device, best.spot))
+        worst.map(|(_, _, index, best)| (index, best.device, best.slot))
     })
 }

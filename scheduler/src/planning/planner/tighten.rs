@@ -2,7 +2,7 @@
 //! device (forward-backward improvement). It closes gaps that the list rule left open, and never
 //! makes a plan worse.
 
-use super::state::{PartialSchedule, Placing};
+use super::state::{GapPolicy, PartialSchedule};
 use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
@@ -60,13 +60,13 @@ fn topological_by(problem: &Problem, key: impl Fn(usize) -> Time) -> Vec<usize> 
 /// Returns the plan with each task as early as its device and data permit, in the order of
 /// `latest`.
 fn pull_tasks(problem: &Problem, latest: &[Time], plan: &Schedule) -> Schedule {
-    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    let mut state = PartialSchedule::new(problem, GapPolicy::Insert);
     for task in topological_by(problem, |task| latest[task]) {
         let device = plan.device[task];
-        let Some(spot) = state.earliest_spot(task, device) else {
+        let Some(slot) = state.earliest_slot(task, device) else {
             return plan.clone();
         };
-        state.place_task(task, device, spot);
+        state.place_task(task, device, slot);
     }
     state.into_schedule()
 }
@@ -75,12 +75,12 @@ fn pull_tasks(problem: &Problem, latest: &[Time], plan: &Schedule) -> Schedule {
 pub(super) fn from_reversed_plan(problem: &Problem, plan: &Schedule) -> Option<Schedule> {
     let key =
         |task: usize| plan.makespan - plan.start[task] - problem.exec_time(task, plan.device[task]);
-    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    let mut state = PartialSchedule::new(problem, GapPolicy::Insert);
     // Zero-length tasks end where they start: reversed topological order among equals.
     for task in topological_by(problem, key) {
         let device = plan.device[task];
-        let spot = state.earliest_spot(task, device)?;
-        state.place_task(task, device, spot);
+        let slot = state.earliest_slot(task, device)?;
+        state.place_task(task, device, slot);
     }
     Some(state.into_schedule())
 }

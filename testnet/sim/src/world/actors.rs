@@ -2,7 +2,7 @@
 //! buyers. Each runs the client's core of a real node on the simulated network, with a clock of its
 //! own.
 
-mod answering;
+mod answer_delivery;
 pub mod jobs;
 mod trader;
 
@@ -14,7 +14,7 @@ use souk_market::{
 };
 use souk_roles::clock::{Micros, Now};
 use souk_roles::market::client::{
-    Action, CallId, Event as ClientEvent, MarketClient, Reply, RequestAttempt, Silence,
+    Action, CallId, Event as ClientEvent, MarketClient, NoReply, Reply, RequestAttempt,
     ValidatorAnswer, ValidatorIndex, WatchId,
 };
 use souk_roles::market::market_protocol::Request;
@@ -129,7 +129,7 @@ pub enum ActorEvent {
     Heard {
         life: u64,
         putting: RequestAttempt,
-        heard: Box<Result<ValidatorAnswer, Silence>>,
+        heard: Box<Result<ValidatorAnswer, NoReply>>,
     },
     /// A validator's current clock reaches the client.
     Time { life: u64, node: usize },

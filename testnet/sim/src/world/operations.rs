@@ -8,9 +8,9 @@ use bytes::Bytes;
 use souk_consensus::replica::{Proposal, StepError};
 use souk_consensus::{History, LogIndex};
 use souk_market::Millis;
-use souk_roles::market::client::Silence;
+use souk_roles::market::client::NoReply;
 use souk_roles::market::market_protocol::{Answer, Request};
-use souk_roles::validator::action::{News, Report, Response};
+use souk_roles::validator::action::{Report, Response, RoundResults};
 use souk_roles::validator::event::{Caller, Consistency, Event as CoreEvent, ReadMoment};
 
 use crate::RUSH_MAX;
@@ -246,7 +246,7 @@ impl World {
             Proposal { bytes, command }
         });
         if command.as_ref().is_some_and(|it| !it.command.authentic) {
-            return self.send_answer(&waiter, Err(Silence::Unavailable));
+            return self.send_answer(&waiter, Err(NoReply::Unavailable));
         }
         // If the actor died after sending a batch, the batch takes effect and nothing awaits its
         // result.
@@ -308,7 +308,7 @@ impl World {
         self.tell_watchers(node);
     }
 
-    fn on_news(&mut self, node: usize, news: &News) {
+    fn on_news(&mut self, node: usize, news: &RoundResults) {
         let id = self.nodes[node].id;
         let latest = self.latest_time();
         for applied in &news.applied {
@@ -358,7 +358,7 @@ impl World {
         if let Some((Operation::Asked(_), _)) = self.operations.waiting.get(&number)
             && let Some((Operation::Asked(waiter), _)) = self.operations.waiting.remove(&number)
         {
-            self.send_answer(&waiter, Err(Silence::Busy));
+            self.send_answer(&waiter, Err(NoReply::Busy));
         }
     }
 

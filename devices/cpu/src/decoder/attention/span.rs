@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::SPAN;
 use crate::decoder::lanes::{Array, LANES, LaneIsa, Lanes};
-use crate::tiled::exponentials::{EXPONENTIAL_FACTORS, hyperbolic_tangent};
+use crate::tiled::row_math::{EXPONENTIAL_FACTORS, hyperbolic_tangent};
 
 /// Below this the exponential is negligible, and its exponent would not fit a float.
 const EXPONENT_MIN: f32 = -87.0;
@@ -18,7 +18,7 @@ const EXPONENT_MIN: f32 = -87.0;
 const ROUND: f32 = 12_582_912.0;
 
 /// Queries and a head of two caches.
-pub(super) struct Look {
+pub(super) struct HeadAttention {
     /// Sixteen positions side by side, number by number.
     pub keys: *const f32,
     /// Position by position, each a whole number of sixteens long.
@@ -35,7 +35,7 @@ pub(super) struct Look {
 /// Writes the results of the queries over a span: their sums of values, their largest scores, and
 /// the sums of their shares, which are zero where a query sees no position of the span.
 #[expect(unsafe_code, reason = "built for each set of instructions")]
-pub(super) fn attend_span(isa: LaneIsa, look: &Look, span: usize, found: &mut [f32]) {
+pub(super) fn attend_span(isa: LaneIsa, look: &HeadAttention, span: usize, found: &mut [f32]) {
     let within = |position: usize| position.saturating_sub(span * SPAN).min(SPAN);
     let seen = look.queries.iter().map(|(_, seen)| seen);
     let starts: Vec<usize> = seen.clone().map(|seen| within(seen.start)).collect();
@@ -70,7 +70,7 @@ pub(super) fn attend_span(isa: LaneIsa, look: &Look, span: usize, found: &mut [f
 #[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
 unsafe fn look_512(job: &mut SpanJob<'_>) {
     // SAFETY: the caller's contract, handed on.
-    unsafe { job.run::<crate::decoder::lanes::x86::Wide>() }
+    unsafe { job.run::<crate::decoder::lanes::x86::Avx512>() }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -82,7 +82,7 @@ unsafe fn look_256(job: &mut SpanJob<'_>) {
 }
 
 struct SpanJob<'a> {
-    look: &'a Look,
+    look: &'a HeadAttention,
     span: usize,
     /// Positions of the span up to the last that each query sees; 0 where it sees none.
     counts: Vec<usize>,
@@ -173,7 +173,7 @@ impl SpanJob<'_> {
             for at in 0..width {
                 let mut loaded = [L::splat(0.0); V];
                 for (group, key) in loaded.iter_mut().enumerate() {
-                    *key = L::floats(keys.add((group * width + at) * LANES));
+                    *key = L::load_f32(keys.add((group * width + at) * LANES));
                 }
                 for (query, sums) in queries.iter().zip(&mut sums) {
                     let query = L::splat(*query.add(at));
@@ -211,14 +211,14 @@ impl SpanJob<'_> {
         unsafe {
             let mut most = L::splat(f32::NEG_INFINITY);
             for part in shares.chunks_exact(LANES) {
-                most = L::floats(part.as_ptr()).at_least(most);
+                most = L::load_f32(part.as_ptr()).at_least(most);
             }
             most.store(side_by_side.as_mut_ptr());
             for score in side_by_side {
                 largest = if score > largest { score } else { largest };
             }
             for part in shares.chunks_exact_mut(LANES) {
-                let less = L::floats(part.as_ptr()).plus(L::splat(-largest));
+                let less = L::load_f32(part.as_ptr()).plus(L::splat(-largest));
                 exponential(less).store(part.as_mut_ptr());
             }
             // A position that the query does not see has share zero, not the least share.
@@ -226,7 +226,7 @@ impl SpanJob<'_> {
             shares[count..].fill(0.0);
             let mut sum = L::splat(0.0);
             for part in shares.chunks_exact(LANES) {
-                sum = sum.plus(L::floats(part.as_ptr()));
+                sum = sum.plus(L::load_f32(part.as_ptr()));
             }
             sum.store(side_by_side.as_mut_ptr());
         }
@@ -287,14 +287,14 @@ impl SpanJob<'_> {
             if positions.start > 0 {
                 for (query, sums) in sums.iter_mut().enumerate() {
                     for (group, sum) in sums.iter_mut().enumerate() {
-                        *sum = L::floats(to.add(query * padded + group * LANES));
+                        *sum = L::load_f32(to.add(query * padded + group * LANES));
                     }
                 }
             }
             for at in positions {
                 let mut loaded = [L::splat(0.0); V];
                 for (group, value) in loaded.iter_mut().enumerate() {
-                    *value = L::floats(values.add(at * padded + group * LANES));
+                    *value = L::load_f32(values.add(at * padded + group * LANES));
                 }
                 for (query, sums) in sums.iter_mut().enumerate() {
                     let share = L::splat(*shares.add(query * SPAN + at));

@@ -11,9 +11,9 @@ use super::super::patterns::heads::Attention;
 use super::super::plan::SequenceAction;
 use super::super::scratch::{QUERIES, ScratchLayout};
 use super::SequenceRun;
-use crate::tiled::exponentials;
 use crate::tiled::panels::Panel;
 use crate::tiled::plan::Step;
+use crate::tiled::row_math;
 use crate::tiled::span::Span;
 use crate::tiled::tile::{TILE_ROWS_MAX, Tile, compute_tile};
 
@@ -158,7 +158,7 @@ pub(super) fn attend_heads(
     let mut scratch = Scratch::new(&parts, attention.scale, &mut floats);
     for at in range {
         let (sample, head) = (at / attention.heads, at % attention.heads);
-        let work = Head {
+        let work = AttentionHead {
             parts: &parts,
             length: sizes(0)[1],
             queries: run.value_span(step.inputs[0]),
@@ -176,7 +176,7 @@ pub(super) fn attend_heads(
 }
 
 /// One head of one sample.
-struct Head<'a> {
+struct AttentionHead<'a> {
     parts: &'a ScratchLayout,
     length: usize,
     queries: Span,
@@ -186,7 +186,7 @@ struct Head<'a> {
     mask: Option<Mask>,
 }
 
-impl Head<'_> {
+impl AttentionHead<'_> {
     /// Brings keys and values, and a mask that is one row, into the order that tiles read.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
     fn pack_head(&self, keys: Span, values: Span, scratch: &mut Scratch<'_>) {
@@ -262,7 +262,7 @@ impl Head<'_> {
                 let add = unsafe { *mask.data.add((start + at) * mask.steps[0]) };
                 scores.iter_mut().for_each(|score| *score += add);
             }
-            exponentials::exponentiate_row(parts.isa, scores, total);
+            row_math::exponentiate_row(parts.isa, scores, total);
         }
         let (weighed, made) = (scratch.scores.as_ptr(), self.head * parts.each[1]);
         for panel in &parts.values {
@@ -285,7 +285,7 @@ impl Head<'_> {
             let place = self.to.ptr_at(row(at), made);
             // SAFETY: these columns were just written, by this task.
             let found = unsafe { std::slice::from_raw_parts_mut(place, parts.each[1]) };
-            exponentials::multiply_row(parts.isa, found, total.recip());
+            row_math::multiply_row(parts.isa, found, total.recip());
         }
     }
 }

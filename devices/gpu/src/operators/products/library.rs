@@ -2,7 +2,7 @@
 //! driver has one and the library takes the operands. Otherwise the callers use kernels of our own.
 
 use souk_cuda as cuda;
-use souk_cuda::{Side, Sums, even_stride};
+use souk_cuda::{Side, SumPrecision, even_stride};
 use souk_memory::DType;
 use souk_onnx::NodeProto;
 use souk_reference::call::KernelError;
@@ -41,7 +41,7 @@ pub(crate) fn library_product(
         return Ok(None);
     };
     wanted.sums = sum_precision(step.call.node);
-    let then = step.tail.then.as_ref();
+    let then = step.epilogue.then.as_ref();
     // The library's ReLU turns NaN into 0, but NaN must pass through: our kernel does that.
     let known = then.and_then(|then| then.known);
     wanted.known = match known {
@@ -132,7 +132,7 @@ pub(crate) fn library_conv(
         let inputs = [(&made, DType::F32), (&bias, DType::F32)];
         made = map(step, "a + b", &inputs, DType::F32, [0.0; 3])?;
     }
-    match step.tail.then.as_ref() {
+    match step.epilogue.then.as_ref() {
         Some(then) => Ok(Some(apply_function(step, made, then)?)),
         None => Ok(Some(made)),
     }
@@ -164,7 +164,7 @@ struct ByteProduct {
 
 /// Plans a product of 8-bit values, if the library takes it: any number of rows with one matrix,
 /// which must lie along the depth.
-fn planned(
+fn plan_byte_product(
     step: &Step<'_, '_>,
     [left, right]: [&Array; 2],
     [given, made]: [DType; 2],
@@ -194,7 +194,7 @@ fn planned(
     let wanted = cuda::Product {
         scales,
         made,
-        sums: Sums::Full,
+        sums: SumPrecision::Full,
         rows: outer.iter().product(),
         columns,
         depth,
@@ -225,7 +225,7 @@ pub(crate) fn quarters_product(
     let scales = [step.wide_array(3)?, step.wide_array(4)?];
     let scales = scales.map(|scale| scale.buffer.get().as_stretch());
     let types = [right.dtype, DType::F32];
-    let Some(plan) = planned(step, [left, right], types, Some(scales))? else {
+    let Some(plan) = plan_byte_product(step, [left, right], types, Some(scales))? else {
         return Ok(None);
     };
     turn_moved(step, right, &plan.turned, 0)?;
@@ -236,7 +236,7 @@ pub(crate) fn quarters_product(
         let inputs = [(&made, DType::F32), (&bias, DType::F32)];
         made = map(step, "a + b", &inputs, DType::F32, [0.0; 3])?;
     }
-    match step.tail.then.as_ref() {
+    match step.epilogue.then.as_ref() {
         Some(then) => Ok(Some(apply_function(step, made, then)?)),
         None => Ok(Some(made)),
     }
@@ -270,7 +270,7 @@ pub(crate) fn bytes_product(
         _ => step.stream.allocate_array(DType::I8, &left.dims)?,
     };
     let types = [DType::I8, DType::I32];
-    let Some(plan) = planned(step, [&moved, right], types, None)? else {
+    let Some(plan) = plan_byte_product(step, [&moved, right], types, None)? else {
         return Ok(None);
     };
     if flip_left != 0 {
@@ -345,14 +345,14 @@ pub(crate) fn operand_kernels() -> [String; 3] {
 }
 
 /// How the products of a node may be summed: in full unless it says otherwise.
-fn sum_precision(node: &NodeProto) -> Sums {
+fn sum_precision(node: &NodeProto) -> SumPrecision {
     let notes = &node.metadata_props;
     let is_tf32 = |note: &&souk_onnx::StringStringEntryProto| {
         note.key.as_deref() == Some(SUMS) && note.value.as_deref() == Some(SUMS_TF32)
     };
     match notes.iter().find(is_tf32) {
-        Some(_) => Sums::Tf32,
-        None => Sums::Full,
+        Some(_) => SumPrecision::Tf32,
+        None => SumPrecision::Full,
     }
 }
 
@@ -378,7 +378,7 @@ fn describe_product(product: &Product<'_>, result: &Array) -> Option<cuda::Produ
     Some(cuda::Product {
         scales: None,
         made: result.dtype,
-        sums: Sums::Full,
+        sums: SumPrecision::Full,
         rows: product.rows,
         columns: product.columns,
         depth: product.depth,

@@ -60,12 +60,12 @@ pub(crate) fn matrix_product(
     let (source, sizes, groups) = if rows <= ROWS_FEW {
         let groups = rows * columns;
         let sizes = [groups, columns, *last, block, blocks, rows];
-        let (then, done) = step.tail.kernel_lines("t[0]");
+        let (then, done) = step.epilogue.kernel_lines("t[0]");
         let source = few_rows_kernel(&arrays, &format!("{reading}{then}"), &done);
         (source, sizes, Groups::Each(groups))
     } else {
         let sizes = [rows, columns, *last, block, blocks, rows];
-        let (then, done) = step.tail.kernel_lines("sum");
+        let (then, done) = step.epilogue.kernel_lines("sum");
         let source = tiled_kernel(
             &arrays,
             &many_rows_lines(&reading, &then, &done),

@@ -41,7 +41,7 @@ fn a_bias_and_a_function_go_into_the_product_before_them() {
     );
     let fused = head(&places[0]);
     assert_eq!((fused.bias.as_deref(), &*fused.output), (Some("b"), "y"));
-    let then = fused.tail.then.as_ref().unwrap();
+    let then = fused.epilogue.then.as_ref().unwrap();
     assert_eq!(then.known, Some(FusedFunction::Relu));
     assert_eq!(places[1..], [FusionRole::Taken, FusionRole::Taken]);
 }
@@ -90,7 +90,7 @@ fn an_exact_gelu_is_not_the_librarys() {
         });
         let nodes = vec![node("MatMul", &["x", "w"], &["p"]), gelu];
         let places = planned(nodes, &["y"]);
-        head(&places[0]).tail.then.as_ref().unwrap().known
+        head(&places[0]).epilogue.then.as_ref().unwrap().known
     };
     assert_eq!(with(b"none"), None);
     assert_eq!(with(b"tanh"), Some(FusedFunction::GeluTanh));

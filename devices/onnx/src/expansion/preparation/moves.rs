@@ -5,7 +5,7 @@
 use souk_memory::Tensor;
 
 use super::super::text_numbers::Texts;
-use super::Wrong;
+use super::NodeFault;
 use crate::{NodeProto, TensorProto};
 
 /// A constant that says where texts go can have at most this many elements; a larger one must be a
@@ -31,11 +31,11 @@ pub fn is_move(node: &NodeProto, texts: &Texts) -> bool {
 pub fn compute_move<'a>(
     node: &NodeProto,
     input: &impl Fn(usize) -> Option<&'a Tensor>,
-) -> Result<Option<Tensor>, Wrong> {
+) -> Result<Option<Tensor>, NodeFault> {
     if !node.operator_domain().is_empty() {
         return Ok(None);
     }
-    let first = || input(0).ok_or(Wrong::Missing(0));
+    let first = || input(0).ok_or(NodeFault::Missing(0));
     let made = match node.op_type() {
         "Identity" => first()?.clone(),
         "Reshape" => reshape_tensor(node, first()?, &int_list(node, "shape", input(1))?)?,
@@ -48,14 +48,14 @@ pub fn compute_move<'a>(
         "Squeeze" => squeeze_axes(first()?, &int_list(node, "axes", input(1))?)?,
         "Unsqueeze" => unsqueeze_axes(first()?, &int_list(node, "axes", input(1))?)?,
         "Concat" => concat_tensors(node, input)?,
-        "Gather" => gather_values(node, first()?, input(1).ok_or(Wrong::Missing(1))?)?,
+        "Gather" => gather_values(node, first()?, input(1).ok_or(NodeFault::Missing(1))?)?,
         _ => return Ok(None),
     };
     Ok(Some(made))
 }
 
 /// Returns sizes or axes from an attribute or an input.
-fn int_list(node: &NodeProto, name: &str, input: Option<&Tensor>) -> Result<Vec<i64>, Wrong> {
+fn int_list(node: &NodeProto, name: &str, input: Option<&Tensor>) -> Result<Vec<i64>, NodeFault> {
     match (input, node.ints(name)) {
         (Some(tensor), _) => Ok(tensor.to_vec::<i64>()?),
         (None, Some(list)) => Ok(list.to_vec()),
@@ -64,16 +64,16 @@ fn int_list(node: &NodeProto, name: &str, input: Option<&Tensor>) -> Result<Vec<
 }
 
 /// Returns an index that can be counted from the end; it must be below `count`.
-fn resolve_index(at: i64, count: usize) -> Result<usize, Wrong> {
+fn resolve_index(at: i64, count: usize) -> Result<usize, NodeFault> {
     let signed = i64::try_from(count).unwrap_or(i64::MAX);
     let found = usize::try_from(if at < 0 { at + signed } else { at }).ok();
-    let wrong = || Wrong::Shape(vec![count]);
+    let wrong = || NodeFault::Shape(vec![count]);
     found.filter(|&found| found < count).ok_or_else(wrong)
 }
 
-fn reshape_tensor(node: &NodeProto, tensor: &Tensor, wanted: &[i64]) -> Result<Tensor, Wrong> {
+fn reshape_tensor(node: &NodeProto, tensor: &Tensor, wanted: &[i64]) -> Result<Tensor, NodeFault> {
     let dims = tensor.dims();
-    let wrong = || Wrong::Shape(dims.to_vec());
+    let wrong = || NodeFault::Shape(dims.to_vec());
     let keeps = node.int("allowzero").unwrap_or(0) == 0;
     let mut made = Vec::with_capacity(wanted.len());
     let mut open = None;
@@ -95,10 +95,10 @@ fn reshape_tensor(node: &NodeProto, tensor: &Tensor, wanted: &[i64]) -> Result<T
     Ok(tensor.to_shape(made)?)
 }
 
-fn squeeze_axes(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
+fn squeeze_axes(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, NodeFault> {
     let dims = tensor.dims();
     let axes = axes.iter().map(|&axis| resolve_index(axis, dims.len()));
-    let axes = axes.collect::<Result<Vec<usize>, Wrong>>()?;
+    let axes = axes.collect::<Result<Vec<usize>, NodeFault>>()?;
     let goes = |axis: usize, size: usize| match axes.is_empty() {
         true => size == 1,
         false => axes.contains(&axis),
@@ -110,10 +110,10 @@ fn squeeze_axes(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
     Ok(tensor.to_shape(kept.map(|(_, &size)| size).collect::<Vec<_>>())?)
 }
 
-fn unsqueeze_axes(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
+fn unsqueeze_axes(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, NodeFault> {
     let rank = tensor.dims().len() + axes.len();
     let axes = axes.iter().map(|&axis| resolve_index(axis, rank));
-    let axes = axes.collect::<Result<Vec<usize>, Wrong>>()?;
+    let axes = axes.collect::<Result<Vec<usize>, NodeFault>>()?;
     let mut rest = tensor.dims().iter().copied();
     let size = |axis| {
         if axes.contains(&axis) {
@@ -128,10 +128,10 @@ fn unsqueeze_axes(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
 fn concat_tensors<'a>(
     node: &NodeProto,
     input: &impl Fn(usize) -> Option<&'a Tensor>,
-) -> Result<Tensor, Wrong> {
-    let parts = (0..node.input.len()).map(|index| input(index).ok_or(Wrong::Missing(index)));
-    let parts = parts.collect::<Result<Vec<&Tensor>, Wrong>>()?;
-    let first = parts.first().ok_or(Wrong::Missing(0))?.dims();
+) -> Result<Tensor, NodeFault> {
+    let parts = (0..node.input.len()).map(|index| input(index).ok_or(NodeFault::Missing(index)));
+    let parts = parts.collect::<Result<Vec<&Tensor>, NodeFault>>()?;
+    let first = parts.first().ok_or(NodeFault::Missing(0))?.dims();
     let axis = resolve_index(node.int("axis").unwrap_or(0), first.len())?;
     let mut dims = first.to_vec();
     dims[axis] = 0;
@@ -139,7 +139,7 @@ fn concat_tensors<'a>(
         let fits = part.dims().len() == dims.len()
             && (0..dims.len()).all(|at| at == axis || part.dims()[at] == dims[at]);
         if !fits {
-            return Err(Wrong::Shape(part.dims().to_vec()));
+            return Err(NodeFault::Shape(part.dims().to_vec()));
         }
         dims[axis] += part.dims()[axis];
     }
@@ -156,14 +156,14 @@ fn concat_tensors<'a>(
     Ok(Tensor::from_vec(dims, made)?)
 }
 
-fn gather_values(node: &NodeProto, tensor: &Tensor, indices: &Tensor) -> Result<Tensor, Wrong> {
+fn gather_values(node: &NodeProto, tensor: &Tensor, indices: &Tensor) -> Result<Tensor, NodeFault> {
     let dims = tensor.dims();
     let axis = resolve_index(node.int("axis").unwrap_or(0), dims.len())?;
     let found = indices
         .to_vec::<i64>()?
         .into_iter()
         .map(|at| resolve_index(at, dims[axis]));
-    let found = found.collect::<Result<Vec<usize>, Wrong>>()?;
+    let found = found.collect::<Result<Vec<usize>, NodeFault>>()?;
     let values = tensor.to_vec::<i64>()?;
     let before: usize = dims[..axis].iter().product();
     let run: usize = dims[axis + 1..].iter().product();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use souk_memory::Tensor;
 
-use super::Wrong;
+use super::NodeFault;
 use crate::NodeProto;
 
 /// The sequences to count.
@@ -25,7 +25,7 @@ pub(super) fn of_texts(
     node: &NodeProto,
     texts: &[String],
     dims: &[usize],
-) -> Result<Tensor, Wrong> {
+) -> Result<Tensor, NodeFault> {
     let pool = node.strings("pool_strings").unwrap_or_default();
     let pool = pool
         .iter()
@@ -37,8 +37,13 @@ pub(super) fn of_texts(
 /// Returns the weighted counts of each row of numbers, which must be as many as `dims` says.
 ///
 /// # Errors
-/// [`Wrong`] if the input has neither one nor two dimensions, or attributes contradict each other.
-pub fn of_numbers(node: &NodeProto, numbers: &[i64], dims: &[usize]) -> Result<Tensor, Wrong> {
+/// [`NodeFault`] if the input has neither one nor two dimensions, or attributes contradict each
+/// other.
+pub fn from_numbers(
+    node: &NodeProto,
+    numbers: &[i64],
+    dims: &[usize],
+) -> Result<Tensor, NodeFault> {
     let pool = node.ints("pool_int64s").unwrap_or_default();
     count_ngrams(node, pool, numbers, dims)
 }
@@ -48,13 +53,13 @@ fn count_ngrams<T: Ord + Copy>(
     pool: &[T],
     words: &[T],
     dims: &[usize],
-) -> Result<Tensor, Wrong> {
+) -> Result<Tensor, NodeFault> {
     let counter = Counter::from_node(node, pool)?;
     let weigh = column_weigher(node, counter.width)?;
     let (rows, length) = match *dims {
         [length] => (1, length),
         [rows, length] => (rows, length),
-        _ => return Err(Wrong::Shape(dims.to_vec())),
+        _ => return Err(NodeFault::Shape(dims.to_vec())),
     };
     let mut made = Vec::with_capacity(rows * counter.width);
     for row in 0..rows {
@@ -79,7 +84,7 @@ pub fn output_width(node: &NodeProto) -> usize {
 }
 
 /// Returns the function that weights a column's count.
-fn column_weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32, Wrong> {
+fn column_weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32, NodeFault> {
     let weights = node.floats("weights").unwrap_or_default();
     // Weights follow the order of the sequences, each of which has a column.
     let mut by_column = vec![1.0_f32; width];
@@ -99,7 +104,7 @@ fn column_weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) 
         "TFIDF" => (true, true),
         _ => {
             let found = mode.to_owned();
-            return Err(Wrong::Attribute {
+            return Err(NodeFault::Attribute {
                 name: "mode",
                 found,
             });
@@ -120,7 +125,7 @@ fn column_weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) 
 }
 
 impl<T: Ord + Copy> Counter<T> {
-    fn from_node(node: &NodeProto, pool: &[T]) -> Result<Self, Wrong> {
+    fn from_node(node: &NodeProto, pool: &[T]) -> Result<Self, NodeFault> {
         let size = |name: &'static str, least: i64| {
             let found = node.int(name).unwrap_or(least).max(least);
             usize::try_from(found).unwrap_or(usize::MAX)
@@ -130,7 +135,7 @@ impl<T: Ord + Copy> Counter<T> {
         let indexes = node.ints("ngram_indexes").unwrap_or_default();
         let wrong = |name| {
             let found = "not of the pool's size".to_owned();
-            Wrong::Attribute { name, found }
+            NodeFault::Attribute { name, found }
         };
         let mut columns = BTreeMap::new();
         let mut sequences = indexes.iter();

@@ -5,7 +5,7 @@ use regex_lite::Regex;
 use souk_memory::{DType, Tensor};
 
 use super::super::text_numbers::Words;
-use super::{Wrong, ngrams};
+use super::{NodeFault, ngrams};
 use crate::NodeProto;
 
 /// Marks at the ends of a text's tokens, if the node requests them.
@@ -22,14 +22,14 @@ pub fn compute_outputs<'a>(
     node: &NodeProto,
     input: &impl Fn(usize) -> Option<&'a Tensor>,
     words: &mut Words,
-) -> Result<Vec<Tensor>, Wrong> {
-    let given = TextTensor::from_tensor(input(0).ok_or(Wrong::Missing(0))?, words)?;
+) -> Result<Vec<Tensor>, NodeFault> {
+    let given = TextTensor::from_tensor(input(0).ok_or(NodeFault::Missing(0))?, words)?;
     match node.op_type() {
         "StringNormalizer" => Ok(vec![normalise_texts(node, given)?.into_numbers(words)?]),
         "Tokenizer" => Ok(vec![tokenise_texts(node, &given)?.into_numbers(words)?]),
         "TfIdfVectorizer" => Ok(vec![ngrams::of_texts(node, &given.texts, &given.dims)?]),
         "StringConcat" => {
-            let other = TextTensor::from_tensor(input(1).ok_or(Wrong::Missing(1))?, words)?;
+            let other = TextTensor::from_tensor(input(1).ok_or(NodeFault::Missing(1))?, words)?;
             Ok(vec![concat_texts(&given, &other)?.into_numbers(words)?])
         }
         "StringSplit" => split_texts(node, &given, words),
@@ -49,20 +49,20 @@ pub fn compute_outputs<'a>(
 }
 
 impl TextTensor {
-    fn from_tensor(tensor: &Tensor, words: &Words) -> Result<Self, Wrong> {
+    fn from_tensor(tensor: &Tensor, words: &Words) -> Result<Self, NodeFault> {
         let numbers = match tensor.dtype() {
             DType::I64 => tensor.to_vec::<i64>()?,
-            _ => return Err(Wrong::NotText),
+            _ => return Err(NodeFault::NotText),
         };
         let texts = numbers.into_iter().map(|number| words.find_text(number));
-        let texts = texts.map(|text| text.map(str::to_owned).ok_or(Wrong::NotText));
+        let texts = texts.map(|text| text.map(str::to_owned).ok_or(NodeFault::NotText));
         Ok(Self {
             dims: tensor.dims().to_vec(),
             texts: texts.collect::<Result<_, _>>()?,
         })
     }
 
-    fn into_numbers(self, words: &mut Words) -> Result<Tensor, Wrong> {
+    fn into_numbers(self, words: &mut Words) -> Result<Tensor, NodeFault> {
         let numbers: Vec<i64> = self
             .texts
             .iter()
@@ -76,15 +76,15 @@ fn text_attribute<'a>(node: &'a NodeProto, name: &str) -> &'a str {
     node.string(name).unwrap_or_default()
 }
 
-fn compile_pattern(name: &'static str, pattern: &str) -> Result<Regex, Wrong> {
+fn compile_pattern(name: &'static str, pattern: &str) -> Result<Regex, NodeFault> {
     Regex::new(pattern).map_err(|_| {
         let found = pattern.to_owned();
-        Wrong::Attribute { name, found }
+        NodeFault::Attribute { name, found }
     })
 }
 
 /// Removes stop words from texts, and changes their case. The texts must be a vector or one row.
-fn normalise_texts(node: &NodeProto, given: TextTensor) -> Result<TextTensor, Wrong> {
+fn normalise_texts(node: &NodeProto, given: TextTensor) -> Result<TextTensor, NodeFault> {
     let exact = node.int("is_case_sensitive").unwrap_or(0) != 0;
     let alike = |text: &str| {
         if exact {
@@ -104,12 +104,12 @@ fn normalise_texts(node: &NodeProto, given: TextTensor) -> Result<TextTensor, Wr
         "UPPER" => str::to_uppercase,
         other => {
             let (name, found) = ("case_change_action", other.to_owned());
-            return Err(Wrong::Attribute { name, found });
+            return Err(NodeFault::Attribute { name, found });
         }
     };
     let mut dims = match *given.dims {
         [_] | [1, _] => given.dims.clone(),
-        _ => return Err(Wrong::Shape(given.dims)),
+        _ => return Err(NodeFault::Shape(given.dims)),
     };
     let kept = given
         .texts
@@ -126,7 +126,7 @@ fn normalise_texts(node: &NodeProto, given: TextTensor) -> Result<TextTensor, Wr
 }
 
 /// Splits each text into tokens, padded to the longest row.
-fn tokenise_texts(node: &NodeProto, given: &TextTensor) -> Result<TextTensor, Wrong> {
+fn tokenise_texts(node: &NodeProto, given: &TextTensor) -> Result<TextTensor, NodeFault> {
     let least = usize::try_from(node.int("mincharnum").unwrap_or(1)).unwrap_or(0);
     let marked = node.int("mark").unwrap_or(0) != 0;
     let cut = match node.string("tokenexp") {
@@ -173,7 +173,7 @@ enum Cut {
 }
 
 impl Cut {
-    fn from_separators(node: &NodeProto) -> Result<Self, Wrong> {
+    fn from_separators(node: &NodeProto) -> Result<Self, NodeFault> {
         let separators = node.strings("separators").unwrap_or_default();
         if separators.iter().all(|it| it.is_empty()) {
             return Ok(Self::Characters);
@@ -204,7 +204,7 @@ impl Cut {
 }
 
 /// Concatenates texts, whose shapes must broadcast to a common one.
-fn concat_texts(left: &TextTensor, right: &TextTensor) -> Result<TextTensor, Wrong> {
+fn concat_texts(left: &TextTensor, right: &TextTensor) -> Result<TextTensor, NodeFault> {
     let rank = left.dims.len().max(right.dims.len());
     let aligned =
         |given: &TextTensor| [&vec![1; rank - given.dims.len()][..], &given.dims].concat();
@@ -214,7 +214,7 @@ fn concat_texts(left: &TextTensor, right: &TextTensor) -> Result<TextTensor, Wro
         dims.push(match (one, two) {
             (1, size) | (size, 1) => size,
             (size, other) if size == other => size,
-            _ => return Err(Wrong::Shape(right.dims.clone())),
+            _ => return Err(NodeFault::Shape(right.dims.clone())),
         });
     }
     let place = |of: &[usize], mut index: usize| {
@@ -244,7 +244,7 @@ fn split_texts(
     node: &NodeProto,
     given: &TextTensor,
     words: &mut Words,
-) -> Result<Vec<Tensor>, Wrong> {
+) -> Result<Vec<Tensor>, NodeFault> {
     let at = text_attribute(node, "delimiter");
     let most = node
         .int("maxsplit")
@@ -280,11 +280,11 @@ fn split_texts(
 }
 
 /// Parses texts as numbers.
-fn read(node: &NodeProto, given: &TextTensor) -> Result<Tensor, Wrong> {
-    fn parse_all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, Wrong> {
+fn read(node: &NodeProto, given: &TextTensor) -> Result<Tensor, NodeFault> {
+    fn parse_all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, NodeFault> {
         let read = |text: &String| {
             let number = text.trim().parse();
-            number.map_err(|_| Wrong::NoNumber(text.clone()))
+            number.map_err(|_| NodeFault::NoNumber(text.clone()))
         };
         texts.iter().map(read).collect()
     }
@@ -300,7 +300,7 @@ fn read(node: &NodeProto, given: &TextTensor) -> Result<Tensor, Wrong> {
         Some(DType::I64) => Tensor::from_vec(dims, parse_all::<i64>(texts)?)?,
         _ => {
             let found = code.to_string();
-            return Err(Wrong::Attribute { name: "to", found });
+            return Err(NodeFault::Attribute { name: "to", found });
         }
     })
 }

@@ -2,7 +2,7 @@
 //! mixture model has several feed-forward parts, the experts, of which each row uses a few.
 
 use super::super::super::ModelError;
-use super::Numbers;
+use super::FamilyMetadata;
 use crate::config::{Architecture, ConfigError, Experts};
 use crate::gguf::Value;
 
@@ -15,7 +15,7 @@ fn unsupported_feature<T>(key: &'static str, value: &impl ToString) -> Result<T,
     Err(ConfigError::Feature { key, value }.into())
 }
 
-impl Numbers<'_> {
+impl FamilyMetadata<'_> {
     /// Returns the family. Mixtral's files call themselves a Llama with experts.
     pub(super) fn read_architecture(&self) -> Result<Architecture, ModelError> {
         let named = Architecture::from_name(self.family)?;

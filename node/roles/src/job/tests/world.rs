@@ -322,7 +322,7 @@ impl World {
             outputs: vec!["y".to_owned()],
             requests,
             window,
-            given: BTreeSet::new(),
+            request_inputs: BTreeSet::new(),
             limits,
         };
         let now = Now {
@@ -470,7 +470,7 @@ impl World {
         let id = ContentId::for_content(&value.to_le_bytes());
         self.values.insert(id, value);
         self.here.insert(id);
-        self.spec.given.insert(id);
+        self.spec.request_inputs.insert(id);
         let is_forgotten = self.forgets.is_some_and(|from| number >= from);
         let inputs = match self.brings(number) && !is_forgotten {
             true => vec![("x".to_owned(), id)],

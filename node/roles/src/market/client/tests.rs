@@ -63,7 +63,7 @@ impl Scene {
     }
 
     fn silent(&mut self, putting: RequestAttempt) -> Vec<Action> {
-        let heard = Err(Silence::Broken);
+        let heard = Err(NoReply::Broken);
         self.apply(Event::Heard { putting, heard })
     }
 
@@ -138,7 +138,7 @@ fn a_nonce_that_a_repeated_batch_finds_used_says_nothing() {
     let (second, ..) = put(scene.silent(first));
     let nonce = Nonce(1);
     let uncertain = reply(scene.applied(second, Refusal::NonceUsed { nonce }));
-    assert!(matches!(uncertain, Reply::Uncertain(Silence::Broken)));
+    assert!(matches!(uncertain, Reply::Uncertain(NoReply::Broken)));
     // A batch that was put once was never carried out: another one used its nonce.
     let (first, ..) = scene.carry();
     let refused = reply(scene.applied(first, Refusal::NonceUsed { nonce }));
@@ -157,7 +157,7 @@ fn a_repeated_batch_that_is_old_or_over_is_not_signed_anew() {
         let (first, ..) = scene.carry();
         let (second, ..) = put(scene.silent(first));
         let uncertain = reply(scene.applied(second, refusal));
-        assert!(matches!(uncertain, Reply::Uncertain(Silence::Broken)));
+        assert!(matches!(uncertain, Reply::Uncertain(NoReply::Broken)));
     }
 }
 
@@ -226,14 +226,14 @@ fn after_ten_seconds_a_question_is_unreached_and_a_batch_uncertain() {
         actions = scene.wake();
     }
     let unreached = reply(actions);
-    assert!(matches!(unreached, Reply::Unreached(Silence::Slow)));
+    assert!(matches!(unreached, Reply::Unreached(NoReply::Slow)));
     assert!(scene.tick >= PATIENCE && scene.tick < PATIENCE.plus(ANSWER_PATIENCE));
     scene.carry();
     let mut actions = Vec::new();
     while scene.client.pending_count() > 0 {
         actions = scene.wake();
     }
-    assert!(matches!(reply(actions), Reply::Uncertain(Silence::Slow)));
+    assert!(matches!(reply(actions), Reply::Uncertain(NoReply::Slow)));
 }
 
 #[test]

@@ -11,14 +11,14 @@ impl ProviderCore {
         match (wait, answer) {
             (Wait::Market, Answer::MarketSeen(view)) => self.on_market(&view),
             (Wait::Market, Answer::NotSeen(_)) => {
-                self.shelf.clears = false;
+                self.placed_asks.clears = false;
                 self.look_again();
             }
             (Wait::Place(terms, resources), Answer::Commanded(placed)) => {
-                self.shelf
+                self.placed_asks
                     .on_placed(&mut self.shared, terms, resources, placed);
                 if self.shared.stage >= Stage::Draining {
-                    self.shelf.withdraw_ask(&mut self.shared);
+                    self.placed_asks.withdraw_ask(&mut self.shared);
                 }
             }
             (Wait::Cancel(order), Answer::Commanded(cancelled)) => {
@@ -75,7 +75,7 @@ impl ProviderCore {
     }
 
     fn on_cancelled(&mut self, order: OrderId, cancelled: &Result<Acceptance, NotDone>) {
-        let is_out = self.shelf.on_cancelled(order, cancelled);
+        let is_out = self.placed_asks.on_cancelled(order, cancelled);
         if is_out && self.shared.stage >= Stage::Draining {
             let report = Report::Withdrawn { order };
             self.shared.push_effect(Action::Tell(report));
@@ -84,7 +84,7 @@ impl ProviderCore {
         }
     }
 
-    pub(super) fn on_recorded(&mut self, facts: &[Fact], follows: Follows) {
+    pub(super) fn on_recorded(&mut self, facts: &[Fact], follows: FollowingStep) {
         for fact in facts {
             if let Fact::Closed { lease, .. } = fact {
                 self.claims.remove(lease);
@@ -93,32 +93,32 @@ impl ProviderCore {
             }
         }
         match follows {
-            Follows::Accepted(id) => {
+            FollowingStep::Accepted(id) => {
                 if let Some(lease) = self.leases.get_mut(&id) {
                     let end = lease.on_began(&mut self.shared);
                     self.on_end(id, end);
                 }
             }
-            Follows::Told(id) => {
+            FollowingStep::Told(id) => {
                 if let Some(claim) = self.claims.get_mut(&id) {
                     claim.on_work_recorded(&mut self.shared);
                 }
             }
-            Follows::Settled(id) => {
+            FollowingStep::Settled(id) => {
                 if let Some(claim) = self.claims.get_mut(&id) {
                     claim.on_receipt_recorded(&mut self.shared);
                 }
             }
-            Follows::Nothing => {}
+            FollowingStep::Nothing => {}
         }
     }
 
-    pub(super) fn on_not_written(&mut self, facts: Vec<Fact>, follows: Follows, why: String) {
+    pub(super) fn on_not_written(&mut self, facts: Vec<Fact>, follows: FollowingStep, why: String) {
         let report = Report::NotWritable { why: why.clone() };
         self.shared.push_effect(Action::Tell(report));
         match follows {
-            Follows::Accepted(id) => {
-                self.shared.on_not_written(facts, Follows::Nothing);
+            FollowingStep::Accepted(id) => {
+                self.shared.on_not_written(facts, FollowingStep::Nothing);
                 if self.leases.contains_key(&id) {
                     self.end_lease(id, End::Failed(not_written(why)));
                 }

@@ -7,12 +7,12 @@ use super::*;
 impl ProviderCore {
     pub(super) fn look_at_market(&mut self) {
         let is_asked = |wait: &Wait| matches!(wait, Wait::Market);
-        if self.shared.waits.iter().any(is_asked) {
+        if self.shared.pending.iter().any(is_asked) {
             self.looks_again = true;
             return;
         }
         self.looks_again = false;
-        let asks = self.shelf.clears;
+        let asks = self.placed_asks.clears;
         self.shared
             .request_effect(Wait::Market, Action::LookAtMarket { asks });
     }
@@ -35,7 +35,7 @@ impl ProviderCore {
             }
         }
         if self.shared.stage == Stage::Selling && !self.shared.journal.is_broken {
-            self.shelf.put_right(&mut self.shared, view);
+            self.placed_asks.put_right(&mut self.shared, view);
         }
         if self.shared.stage == Stage::Selling {
             self.say_ready(view);
@@ -72,7 +72,7 @@ impl ProviderCore {
         let due: Vec<LeaseId> = view.leases.iter().filter(is_due).map(|l| l.id).collect();
         for lease in due {
             let is_said = |wait: &Wait| matches!(wait, Wait::Ready(of) if *of == lease);
-            if !self.shared.waits.iter().any(is_said) {
+            if !self.shared.pending.iter().any(is_said) {
                 let ready = Command::StateReady { lease };
                 let action = Action::Command(Box::new(ready));
                 self.shared.request_effect(Wait::Ready(lease), action);

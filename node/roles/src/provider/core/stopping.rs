@@ -12,7 +12,7 @@ impl ProviderCore {
         self.shared
             .wake_in(Timer::Drain, self.shared.config.patience);
         self.shared.wake_in(Timer::Silence, SILENCE);
-        self.shelf.withdraw_ask(&mut self.shared);
+        self.placed_asks.withdraw_ask(&mut self.shared);
         self.gives_back = true;
         self.look_at_market();
         let openings = self.streams.iter();
@@ -53,7 +53,7 @@ impl ProviderCore {
     pub(super) fn on_silence(&mut self) {
         let is_record = |wait: &Wait| matches!(wait, Wait::Record(..));
         let is_written =
-            self.shared.unwritten_fact_count() == 0 && !self.shared.waits.iter().any(is_record);
+            self.shared.unwritten_fact_count() == 0 && !self.shared.pending.iter().any(is_record);
         match self.is_at_work() {
             true if self.shared.stage >= Stage::Leaving => {}
             true => self.shared.wake_in(Timer::Silence, SILENCE),
@@ -142,7 +142,7 @@ impl ProviderCore {
     /// Takes the steps that follow from an event as a whole.
     pub(super) fn settle_down(&mut self) {
         loop {
-            let buyers = self.shared.turns.take_ended();
+            let buyers = self.shared.runs_by_rank.take_ended();
             if buyers.is_empty() {
                 break;
             }
@@ -163,13 +163,13 @@ impl ProviderCore {
         let is_draining = matches!(self.shared.stage, Stage::Draining | Stage::LastCall);
         let is_giving_back =
             self.gives_back
-                || self.shared.waits.iter().any(|wait| {
+                || self.shared.pending.iter().any(|wait| {
                     matches!(wait, Wait::GiveBack(_) | Wait::Place(..) | Wait::Cancel(_))
                 });
         if is_draining && !self.is_at_work() && !is_giving_back {
             self.begin_leaving();
         }
-        let is_written = self.shared.waits.is_empty() && self.shared.unwritten_fact_count() == 0;
+        let is_written = self.shared.pending.is_empty() && self.shared.unwritten_fact_count() == 0;
         if self.shared.stage == Stage::Leaving && self.leases.is_empty() && is_written {
             self.finish_stopping();
         }

@@ -48,7 +48,10 @@ impl LeaseCore {
             Some(_) => Urgency::Awaited,
             None => Urgency::Planned,
         };
-        let wait = Wait::LeaseResult(self.lease.id, Effort::Input(number, name.to_owned(), id));
+        let wait = Wait::LeaseResult(
+            self.lease.id,
+            LeaseEffect::Input(number, name.to_owned(), id),
+        );
         let content = Content {
             id,
             what: name.to_owned(),
@@ -74,7 +77,10 @@ impl LeaseCore {
             }
             let ids = contents.iter().map(|content| content.id);
             self.pins.extend(ids);
-            let wait = Wait::LeaseResult(self.id(), Effort::Contents(self.here, contents.clone()));
+            let wait = Wait::LeaseResult(
+                self.id(),
+                LeaseEffect::Contents(self.here, contents.clone()),
+            );
             let action = Action::Bring {
                 lease: self.id(),
                 request: None,

@@ -100,7 +100,7 @@ impl LeaseCore {
 
     /// Returns how the lease ended, if it did and its offers to others are done.
     pub(super) fn end_state(&self, shared: &SharedState) -> Option<End> {
-        let is_offering = |effort: &Effort| matches!(effort, Effort::Offer(..));
+        let is_offering = |effort: &LeaseEffect| matches!(effort, LeaseEffect::Offer(..));
         let parts = self.limit;
         let mut open = self.requests.open.values();
         let is_done = self.no_more && open.all(|open| open.part >= parts);
@@ -117,10 +117,10 @@ impl LeaseCore {
     pub(super) fn stop_runs(&mut self, shared: &mut SharedState) {
         let id = self.id();
         shared.stop_effects(
-            |wait| matches!(wait, Wait::LeaseResult(of, Effort::Run(..)) if *of == id),
+            |wait| matches!(wait, Wait::LeaseResult(of, LeaseEffect::Run(..)) if *of == id),
         );
         for run in std::mem::take(&mut self.runs) {
-            shared.turns.end_turn(self.rank());
+            shared.runs_by_rank.end_turn(self.rank());
             if let Some(open) = self.requests.open.get_mut(&run.request) {
                 open.at_work = false;
             }
@@ -133,7 +133,8 @@ impl LeaseCore {
             return;
         };
         let lease = self.id();
-        let of = |effort: &Effort| matches!(effort, Effort::Input(of, ..) if *of == number);
+        let of =
+            |effort: &LeaseEffect| matches!(effort, LeaseEffect::Input(of, ..) if *of == number);
         shared.stop_effects(
             |wait| matches!(wait, Wait::LeaseResult(id, effort) if *id == lease && of(effort)),
         );
@@ -185,7 +186,7 @@ impl LeaseCore {
         self.assert_step_invariants();
         self.requests.assert_invariants();
         let efforts = shared.pending_efforts(self.id());
-        let running = efforts.filter(|effort| matches!(effort, Effort::Run(..)));
+        let running = efforts.filter(|effort| matches!(effort, LeaseEffect::Run(..)));
         let unended = self.runs.iter().filter(|run| run.ended.is_none());
         assert_eq!(running.count(), unended.count(), "runs are awaited");
         let at_work = self.requests.open.values().filter(|open| open.at_work);

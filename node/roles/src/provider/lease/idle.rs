@@ -48,7 +48,7 @@ impl LeaseCore {
     pub(in crate::provider) fn on_idle(&self, shared: &mut SharedState) {
         let lease = self.id();
         let is_asked = |wait: &Wait| matches!(wait, Wait::Ready(of) if *of == lease);
-        if self.lease.is_running() && !shared.waits.iter().any(is_asked) {
+        if self.lease.is_running() && !shared.pending.iter().any(is_asked) {
             let ready = Command::StateReady { lease };
             shared.request_effect(Wait::Ready(lease), Action::Command(Box::new(ready)));
         }

@@ -8,40 +8,40 @@ impl LeaseCore {
     pub(in crate::provider) fn on_answer(
         &mut self,
         shared: &mut SharedState,
-        effort: Effort,
+        effort: LeaseEffect,
         answer: Answer,
     ) -> Option<End> {
         let end = match (effort, answer) {
-            (Effort::Contents(part, contents), Answer::Arrived(arrivals)) => {
+            (LeaseEffect::Contents(part, contents), Answer::Arrived(arrivals)) => {
                 self.on_contents(shared, part, &contents, &arrivals)
             }
-            (Effort::Contents(..), Answer::NotArrived(why)) => match self.stage {
+            (LeaseEffect::Contents(..), Answer::NotArrived(why)) => match self.stage {
                 WorkStage::Serving => {
                     self.stall_work(shared, why);
                     self.pump_runs(shared)
                 }
                 _ => Some(End::Failed(why)),
             },
-            (Effort::Input(number, name, id), Answer::Arrived(mut arrivals)) => {
+            (LeaseEffect::Input(number, name, id), Answer::Arrived(mut arrivals)) => {
                 let came = arrivals.pop().expect("one was asked for");
                 self.on_input(shared, (number, name, id), Ok(came))
             }
-            (Effort::Input(number, name, id), Answer::NotArrived(why)) => {
+            (LeaseEffect::Input(number, name, id), Answer::NotArrived(why)) => {
                 self.on_input(shared, (number, name, id), Err(why))
             }
-            (Effort::Check, Answer::Checked(checked)) => self.on_checked(shared, checked),
-            (Effort::Sandbox, Answer::Sandboxed { slots }) => self.on_place(shared, slots),
-            (Effort::Sandbox, Answer::NoSandbox(fault)) => {
+            (LeaseEffect::Check, Answer::Checked(checked)) => self.on_checked(shared, checked),
+            (LeaseEffect::Sandbox, Answer::Sandboxed { slots }) => self.on_place(shared, slots),
+            (LeaseEffect::Sandbox, Answer::NoSandbox(fault)) => {
                 self.has_place = false;
                 Some(End::Failed(fault))
             }
-            (Effort::Prepare(part), Answer::Prepared(prepared)) => {
+            (LeaseEffect::Prepare(part), Answer::Prepared(prepared)) => {
                 self.on_prepared(shared, part, prepared)
             }
-            (Effort::Run(request, part), Answer::Ran(ran)) => {
+            (LeaseEffect::Run(request, part), Answer::Ran(ran)) => {
                 self.on_ran(shared, (request, part), ran)
             }
-            (Effort::Offer(consumer, offer), Answer::Offered(taken)) => {
+            (LeaseEffect::Offer(consumer, offer), Answer::Offered(taken)) => {
                 self.on_offered(shared, consumer, offer, taken)
             }
             (effort, answer) => panic!("{effort:?} is not answered by {answer:?}"),
@@ -61,7 +61,7 @@ impl LeaseCore {
             deadline: self.ends_at_most(),
             alone: self.start.last,
         };
-        shared.request_effect(Wait::LeaseResult(self.id(), Effort::Sandbox), action);
+        shared.request_effect(Wait::LeaseResult(self.id(), LeaseEffect::Sandbox), action);
     }
 
     pub(super) fn on_place(&mut self, shared: &mut SharedState, slots: u32) -> Option<End> {
@@ -71,7 +71,7 @@ impl LeaseCore {
         (self.stage, self.slots) = (WorkStage::Checking, slots);
         let graphs = self.start.parts.iter().map(|part| part.graph).collect();
         let lease = self.id();
-        let wait = Wait::LeaseResult(lease, Effort::Check);
+        let wait = Wait::LeaseResult(lease, LeaseEffect::Check);
         shared.request_effect(wait, Action::Check { lease, graphs });
         None
     }
@@ -102,7 +102,7 @@ impl LeaseCore {
             graph: part.graph,
             weights: part.weights.clone(),
         };
-        let effort = Effort::Prepare(self.prepared);
+        let effort = LeaseEffect::Prepare(self.prepared);
         shared.request_effect(Wait::LeaseResult(self.id(), effort), action);
     }
 
@@ -198,7 +198,7 @@ impl LeaseCore {
             return false;
         }
         // A more urgent lease of the same buyer's is at work: its end is heard of.
-        if !shared.turns.take_turn(self.rank()) {
+        if !shared.runs_by_rank.take_turn(self.rank()) {
             return false;
         }
         self.run(shared, number, part);
@@ -229,7 +229,7 @@ impl LeaseCore {
         };
         shared.send_message(self.stream, message);
         shared.request_effect(
-            Wait::LeaseResult(self.id(), Effort::Run(number, index)),
+            Wait::LeaseResult(self.id(), LeaseEffect::Run(number, index)),
             action,
         );
         self.runs.push_back(Run {
@@ -259,7 +259,7 @@ impl LeaseCore {
         if index >= self.prepared {
             contents.extend(shared.pending_efforts(self.lease.id).flat_map(|effort| {
                 let contents: &[Content] = match effort {
-                    Effort::Contents(_, contents) => contents,
+                    LeaseEffect::Contents(_, contents) => contents,
                     _ => &[],
                 };
                 contents.iter().map(|content| content.id)
@@ -283,7 +283,7 @@ impl LeaseCore {
         assert!(run.ended.is_none(), "a run ends once");
         run.ended = Some(ran);
         while let Some(run) = self.take_ended() {
-            shared.turns.end_turn(self.rank());
+            shared.runs_by_rank.end_turn(self.rank());
             let ended = run.ended.expect("it has ended");
             if let Err(Failure::BadInput(_)) = &ended {
                 let expected = self.start.parts[run.part as usize].expected;
@@ -389,7 +389,7 @@ impl LeaseCore {
                     name: name.clone(),
                     tensor: *tensor,
                 };
-                let effort = Effort::Offer(*consumer, offer.clone());
+                let effort = LeaseEffect::Offer(*consumer, offer.clone());
                 let action = Action::Offer {
                     to: *consumer,
                     offer,

@@ -142,8 +142,8 @@ impl World {
         assert!(self.market.jobs.is_empty(), "a session is open at the end");
         let mut outputs = self.outputs.values();
         assert!(!outputs.any(|it| it.is_live), "an output is never dropped");
-        assert!(self.questions.is_empty() && self.core.waits.is_empty());
-        assert_eq!(self.core.waits.strays, 0);
+        assert!(self.questions.is_empty() && self.core.pending.is_empty());
+        assert_eq!(self.core.pending.strays, 0);
     }
 
     fn make_move(&mut self) {

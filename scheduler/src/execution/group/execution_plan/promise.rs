@@ -39,7 +39,7 @@ impl ExecutionPlan {
             change
                 .flatten()
                 .map_or(speeds.factor(kind, device), |change| {
-                    change * self.believed.factor(kind, device)
+                    change * self.planned_speeds.factor(kind, device)
                 })
         };
         // The history knows a fragment's time alone separately from its time next to others.
@@ -68,7 +68,7 @@ impl ExecutionPlan {
 
     /// Returns the end that the plan expected when it was new.
     pub fn believed_end(&self) -> Time {
-        let believed = |task: usize, device| self.believed.factor(self.kinds[task], device);
+        let believed = |task: usize, device| self.planned_speeds.factor(self.kinds[task], device);
         self.simulate_end(believed, |_, alone| alone)
     }
 
@@ -146,7 +146,7 @@ impl ExecutionPlan {
         let mut pairs =
             devices.flat_map(|device| (0..KINDS as u16).map(move |kind| (kind, device)));
         let near = pairs.all(|(kind, device)| {
-            let change = speeds.factor(kind, device) / self.believed.factor(kind, device);
+            let change = speeds.factor(kind, device) / self.planned_speeds.factor(kind, device);
             (1.0 / PLAN_STALE..=PLAN_STALE).contains(&change)
         });
         let shared_graph = self.shared_graph.as_ref();
@@ -158,7 +158,8 @@ impl ExecutionPlan {
         let mut knowns = known.into_iter().chain(&self.alternatives);
         near && !is_tried
             && knowns.all(|known| known.is_fresh(histories))
-            && shared_graph.is_none_or(|it| it.delay_factor(speeds, &self.believed) <= SHARES_STALE)
+            && shared_graph
+                .is_none_or(|it| it.delay_factor(speeds, &self.planned_speeds) <= SHARES_STALE)
     }
 }
 

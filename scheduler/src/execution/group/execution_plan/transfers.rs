@@ -14,8 +14,8 @@ pub(in crate::execution::group) struct Join {
     /// Bytes of each part.
     pub bytes: Vec<u64>,
     pub dims: Vec<usize>,
-    /// Number of stretches of the value, to each of which every part contributes a piece.
-    pub stretches: usize,
+    /// Number of pieces that each part contributes to the value.
+    pub pieces: usize,
     /// The device that reads it from host memory as its own; none if the host itself does.
     pub at: Option<usize>,
     /// Expected time of the join.
@@ -65,7 +65,7 @@ impl ExecutionPlan {
     }
 
     /// Returns the transfer time of a part from its device to the place of the join.
-    pub fn to_join(&self, join: &Join, from: usize, bytes: u64) -> Duration {
+    pub fn join_transfer_time(&self, join: &Join, from: usize, bytes: u64) -> Duration {
         match join.at {
             Some(at) => self.transfer_time(Some(from), at, bytes),
             None => self.host_transfer(from, bytes),
@@ -109,7 +109,7 @@ impl ExecutionPlan {
             let parts = join.parts.iter().zip(&join.bytes);
             let maker = |(part, &bytes): (&String, &u64)| {
                 let fragment = makes(part)?;
-                let transfer = self.to_join(join, self.schedule.device[fragment], bytes);
+                let transfer = self.join_transfer_time(join, self.schedule.device[fragment], bytes);
                 Some((fragment, time(transfer)))
             };
             let reads = |(index, fragment): (usize, &Fragment)| {

@@ -66,7 +66,7 @@ impl RunState {
             (None, None) => return Err(MemoryError::Gone),
         };
         let place = source(read, device_place(device));
-        let held = self.memories.bring_and_pin(&kept, place, Some(&self.log))?;
+        let held = self.memories.move_and_pin(&kept, place, Some(&self.log))?;
         Ok(match held {
             TensorHandle::Host(tensor) => TensorHandle::Host(select_rows(tensor, read)),
             there => there,

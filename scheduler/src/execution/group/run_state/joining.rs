@@ -33,7 +33,7 @@ impl RunState {
             // The host can reach every part.
             tensors.push(self.on_host(part)?);
         }
-        let bytes = join_parts(&tensors, join.stretches);
+        let bytes = join_parts(&tensors, join.pieces);
         drop(tensors);
         for part in parts {
             self.release_tensor(&part)?;
@@ -54,21 +54,22 @@ impl RunState {
             None => {
                 let name = format!("joining {}", join.value);
                 let kind = SpanKind::TransferOut;
-                self.log.did(call.device, &name, kind, [begin, end]);
+                self.log
+                    .record_activity(call.device, &name, kind, [begin, end]);
             }
         }
         Ok(())
     }
 }
 
-/// Joins parts: takes one of `stretches` pieces of each part in turn.
-fn join_parts(parts: &[Tensor], stretches: usize) -> Bytes {
+/// Joins parts: takes one of `pieces` pieces of each part in turn.
+fn join_parts(parts: &[Tensor], pieces: usize) -> Bytes {
     let length = parts.iter().map(|part| part.bytes().len()).sum();
     let mut whole = Vec::with_capacity(length);
-    for stretch in 0..stretches {
+    for piece in 0..pieces {
         for part in parts.iter().map(Tensor::bytes) {
-            let own = part.len() / stretches;
-            whole.extend_from_slice(&part[stretch * own..(stretch + 1) * own]);
+            let own = part.len() / pieces;
+            whole.extend_from_slice(&part[piece * own..(piece + 1) * own]);
         }
     }
     Bytes::from(whole)

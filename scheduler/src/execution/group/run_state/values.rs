@@ -10,7 +10,7 @@ use crate::execution::group::held_tensor::HeldTensor;
 pub(super) struct Values {
     readers: std::sync::Arc<Readers>,
     done: Vec<bool>,
-    held: BTreeMap<String, HeldTensor>,
+    tensors: BTreeMap<String, HeldTensor>,
 }
 
 impl Values {
@@ -18,7 +18,7 @@ impl Values {
         Self {
             readers: plan.readers.clone(),
             done: vec![false; plan.fragments.len()],
-            held: BTreeMap::new(),
+            tensors: BTreeMap::new(),
         }
     }
 
@@ -41,12 +41,12 @@ impl Values {
     }
 
     pub fn get(&self, name: &str) -> Option<&HeldTensor> {
-        self.held.get(name)
+        self.tensors.get(name)
     }
 
     /// Holds a value; returns the previous value of that name.
     pub fn insert_value(&mut self, kept: HeldTensor) -> Option<HeldTensor> {
-        self.held.insert(kept.name.to_string(), kept)
+        self.tensors.insert(kept.name.to_string(), kept)
     }
 
     /// Records that a fragment has run. Returns the values that it read and that have no remaining
@@ -59,7 +59,9 @@ impl Values {
         self.done[fragment] = true;
         let over = names.filter(|name| !self.is_wanted(name));
         let over: Vec<&String> = over.collect();
-        let held = over.into_iter().filter_map(|name| self.held.remove(name));
+        let held = over
+            .into_iter()
+            .filter_map(|name| self.tensors.remove(name));
         held.collect()
     }
 
@@ -70,13 +72,13 @@ impl Values {
 
     /// Removes and returns all of these values, if all are held.
     pub fn take_all(&mut self, names: &[String]) -> Option<Vec<HeldTensor>> {
-        let all = names.iter().all(|name| self.held.contains_key(name));
-        let take = |name| self.held.remove(name);
+        let all = names.iter().all(|name| self.tensors.contains_key(name));
+        let take = |name| self.tensors.remove(name);
         all.then(|| names.iter().filter_map(take).collect())
     }
 
     /// Removes and returns every value.
     pub fn take_values(&mut self) -> Vec<HeldTensor> {
-        std::mem::take(&mut self.held).into_values().collect()
+        std::mem::take(&mut self.tensors).into_values().collect()
     }
 }

@@ -488,7 +488,7 @@ fn a_plan_counts_with_the_ways_as_they_were_measured() {
         .adopt_host("t", &tensor, Location::Host, None)
         .unwrap();
     let to = device_place(0);
-    memories.bring_and_pin(&kept, to, None).unwrap();
+    memories.move_and_pin(&kept, to, None).unwrap();
     let measured = memories.links();
     assert!(!Arc::ptr_eq(&declared, &measured), "a move was timed");
     assert!(links::are_links_alike(&measured, &measured, 1.0));

@@ -7,11 +7,11 @@ use super::card::{Card, Traits};
 use super::own_memory::{group_of, model, node, runner};
 use super::seeded::{Drawn, drawn, graph};
 use super::*;
-use crate::execution::group::core_contention::{self, Watch};
+use crate::execution::group::core_contention::{self, CoreContentionWatch};
 use crate::execution::runner::Engine;
 use crate::execution::worker_pool::Call;
 use crate::graph::NodeId;
-use crate::learning::core_sharing::{Cores, Standing};
+use crate::learning::core_sharing::{CoreUse, Cores};
 
 fn cores_of(devices: &[GroupDevice], available: usize) -> Cores {
     let used: Vec<usize> = devices.iter().map(|it| it.processor.host_cores()).collect();
@@ -360,7 +360,7 @@ fn members_with_cores_enough_are_told_apart_by_nothing() {
         Card::new("card", traits).member()
     });
     let enough = cores_of(&cards, 2);
-    assert_eq!(enough.arrangements(), [[Standing::Alone; 2]]);
+    assert_eq!(enough.arrangements(), [[CoreUse::Alone; 2]]);
     assert!(!enough.is_shared(0) && !enough.is_shared(1));
     let few = cores_of(&cards, 1);
     assert_eq!(few.arrangements().len(), 3);
@@ -377,7 +377,7 @@ fn what_is_computed_beside_others_is_counted_while_both_do() {
             Card::new("card", Traits { cores, ..traits }).member()
         })
         .collect();
-    let mut watch = Watch::new(cores_of(&cards, 2));
+    let mut watch = CoreContentionWatch::new(cores_of(&cards, 2));
     let at = |micros: u64| UnixMicros(1_000 + micros);
     watch.begin_compute(2, at(0));
     watch.begin_compute(0, at(0));

@@ -114,7 +114,7 @@ fn a_card_keeps_what_it_has_when_the_hosts_memory_shrinks() {
         assert_eq!(gpu.used(), on_card);
     });
     assert_eq!(ran.unwrap().outputs, alone(&beside()));
-    assert!(group_of(&runner).memories.any_own());
+    assert!(group_of(&runner).memories.has_device_memory());
     assert_nothing_is_held(&runner, &[&gpu]);
 }
 

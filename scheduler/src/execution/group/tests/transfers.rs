@@ -97,7 +97,7 @@ fn small_tensors_that_wait_for_one_way_are_one_operation_of_their_device() {
     let made: Vec<HeldTensor> = kept
         .iter()
         .map(|kept| {
-            let held = memories.bring_to(kept, there, None).unwrap();
+            let held = memories.move_to(kept, there, None).unwrap();
             memories.adopt_output("made", &held, 0, None).unwrap()
         })
         .collect();
@@ -107,7 +107,7 @@ fn small_tensors_that_wait_for_one_way_are_one_operation_of_their_device() {
     let seen = gpu.seen();
     assert_eq!((seen.read, seen.operations), (5 * TENSOR, 3));
     for (value, kept) in made.iter().enumerate() {
-        let held = memories.bring_to(kept, Location::Host, None).unwrap();
+        let held = memories.move_to(kept, Location::Host, None).unwrap();
         assert_eq!(held.to_host().unwrap(), tensor(value as f32));
     }
     assert_eq!(gpu.seen().operations, 3, "all of it was there");
@@ -139,14 +139,14 @@ fn what_is_awaited_goes_at_once_and_what_is_planned_for_its_way_after_it() {
     let there = device_place(0);
     gpu.entry().let_pass(0);
     std::thread::scope(|scope| {
-        let awaited = scope.spawn(|| memories.bring_to(&kept[0], there, Some(&log)).unwrap());
+        let awaited = scope.spawn(|| memories.move_to(&kept[0], there, Some(&log)).unwrap());
         gpu.entry().until_came(1);
         prefetcher.new_handle().want_at(&kept[1], there, 0, &log);
         assert!(!prefetcher.is_ready(), "its way is taken by who waits");
         assert_eq!(prefetcher.transfer_counts().batches, 0);
         // Of what was planned already nothing is moved again.
         prefetcher.new_handle().guess_at(&kept[2], there, 0, &log);
-        let overtakes = scope.spawn(|| memories.bring_to(&kept[2], there, Some(&log)).unwrap());
+        let overtakes = scope.spawn(|| memories.move_to(&kept[2], there, Some(&log)).unwrap());
         gpu.entry().until_came(2);
         assert_eq!(prefetcher.transfer_counts().overtaken, 1);
         gpu.entry().let_pass(u64::MAX);
@@ -181,9 +181,9 @@ fn others_use_the_space_while_a_tensor_is_written_to_disk() {
             std::thread::yield_now();
         }
         // What is there is read, a card is given it, and its result is taken up.
-        let read = memories.bring_to(&second, Location::Host, None).unwrap();
+        let read = memories.move_to(&second, Location::Host, None).unwrap();
         assert_eq!(read.to_host().unwrap(), tensor(2.0));
-        let there = memories.bring_to(&second, device_place(0), None).unwrap();
+        let there = memories.move_to(&second, device_place(0), None).unwrap();
         let made = memories.adopt_output("made", &there, 0, None).unwrap();
         memories.lock().release_reference(made.handle).unwrap();
         assert!(!third.is_finished(), "its room is not there yet");
@@ -206,9 +206,9 @@ fn a_card_that_was_cleared_for_one_run_has_room_for_the_next() {
         .map(|value| adopt(&memories, value.into()))
         .collect();
     for kept in &kept {
-        memories.bring_to(kept, at, None).unwrap();
+        memories.move_to(kept, at, None).unwrap();
     }
-    memories.bring_and_pin(&kept[0], at, None).unwrap();
+    memories.move_and_pin(&kept[0], at, None).unwrap();
     memories.clear(0, None);
     assert_eq!(
         memories.lock().pool_use(at).used,
@@ -216,7 +216,7 @@ fn a_card_that_was_cleared_for_one_run_has_room_for_the_next() {
         "what is in use stays"
     );
     // Another run may read two: the card held three.
-    memories.bring_and_pin(&kept[1], at, None).unwrap();
-    memories.bring_and_pin(&kept[2], at, None).unwrap();
+    memories.move_and_pin(&kept[1], at, None).unwrap();
+    memories.move_and_pin(&kept[2], at, None).unwrap();
     assert_eq!(memories.lock().pool_use(at).used, 3 * TENSOR);
 }

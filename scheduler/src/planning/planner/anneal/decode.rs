@@ -53,7 +53,7 @@ pub(super) struct Decoder<'a> {
     first: Vec<u32>,
     /// Last task of each device before position `k x STRIDE`.
     marks: Vec<u32>,
-    pub(super) room: FreeMemory,
+    pub(super) free_memory: FreeMemory,
     makespan: Time,
     pub(super) critical: Vec<u32>,
     critical_known: bool,
@@ -96,9 +96,9 @@ impl<'a> Decoder<'a> {
 
     fn from_order(problem: &'a Problem, order: Vec<u32>, device: Vec<u32>) -> Self {
         let (tasks, devices) = (problem.task_count(), problem.device_count());
-        let mut room = FreeMemory::new(problem);
+        let mut free_memory = FreeMemory::new(problem);
         for (task, &device) in device.iter().enumerate() {
-            room.take_bytes(problem, task, device as usize);
+            free_memory.take_bytes(problem, task, device as usize);
         }
         let mut decoder = Self {
             problem,
@@ -112,7 +112,7 @@ impl<'a> Decoder<'a> {
             next: vec![NONE; tasks],
             first: vec![NONE; devices],
             marks: vec![NONE; (tasks / STRIDE + 1) * devices],
-            room,
+            free_memory,
             makespan: 0,
             critical: Vec::new(),
             critical_known: false,
@@ -156,7 +156,7 @@ impl<'a> Decoder<'a> {
 
     /// Returns whether `task` can move to `device`.
     pub(super) fn can_move(&self, task: usize, device: usize) -> bool {
-        self.can_run(task, device) && self.room.has_room(self.problem, task, device)
+        self.can_run(task, device) && self.free_memory.has_room(self.problem, task, device)
     }
 
     /// Returns the task ahead of `task` in the queue of its device.
@@ -277,8 +277,8 @@ impl<'a> Decoder<'a> {
         for (task, device) in &mut change.devices {
             let index = *task as usize;
             let (from, to) = (self.device[index] as usize, *device as usize);
-            self.room.return_bytes(self.problem, index, from);
-            self.room.take_bytes(self.problem, index, to);
+            self.free_memory.return_bytes(self.problem, index, from);
+            self.free_memory.take_bytes(self.problem, index, to);
             std::mem::swap(&mut self.device[index], device);
         }
     }

@@ -137,7 +137,9 @@ fn move_group(
         }
     }
     let members = change.devices.iter().map(|&(task, _)| task as usize);
-    decoder.room.fits_all(decoder.problem, members, device)
+    decoder
+        .free_memory
+        .fits_all(decoder.problem, members, device)
         && change
             .devices
             .iter()

@@ -1,7 +1,7 @@
 //! Scores a candidate of annealing as a whole, for objectives such as price that no path through
 //! the graph decides.
 
-use super::super::state::{PartialSchedule, Placing};
+use super::super::state::{GapPolicy, PartialSchedule};
 use crate::planning::objective::{Objective, Score};
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
@@ -120,18 +120,18 @@ pub(super) fn build_schedule(
     order: &[u32],
     device: &[u32],
 ) -> Result<Schedule, ProblemError> {
-    let with = |placing: Placing| -> Result<Schedule, ProblemError> {
+    let with = |placing: GapPolicy| -> Result<Schedule, ProblemError> {
         let mut state = PartialSchedule::new(problem, placing);
         for &task in order {
             let (task, device) = (task as usize, device[task as usize] as usize);
-            let spot = state
-                .earliest_spot(task, device)
+            let slot = state
+                .earliest_slot(task, device)
                 .ok_or_else(|| state.full_error(task))?;
-            state.place_task(task, device, spot);
+            state.place_task(task, device, slot);
         }
         Ok(state.into_schedule())
     };
-    let (appended, filled) = (with(Placing::Append)?, with(Placing::Insert)?);
+    let (appended, filled) = (with(GapPolicy::Append)?, with(GapPolicy::Insert)?);
     Ok(if filled.score(problem) < appended.score(problem) {
         filled
     } else {

@@ -3,19 +3,19 @@
 //! [`Jobs`] holds the state that all of them share.
 
 pub mod buyer;
+mod cheating;
 mod checks;
-mod conduct;
+mod content_serving;
 mod contents;
 mod harm;
 mod journal;
+mod journal_writes;
 mod links;
+mod misconduct;
 mod planner;
-mod recording;
 mod requests;
-mod serving;
 mod simulated_job;
 mod tally;
-mod tricks;
 mod witness;
 pub mod worker;
 

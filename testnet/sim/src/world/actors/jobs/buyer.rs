@@ -15,10 +15,10 @@ use souk_roles::market::client::{CallId, Event as ClientEvent};
 use souk_roles::market::market_protocol::Request;
 
 use super::EffectResult;
-use super::conduct::Trick;
 use super::journal::Journal;
 use super::links::Purpose;
-use super::planner::Shape;
+use super::misconduct::BuyerMisconduct;
+use super::planner::JobShape;
 use super::simulated_job::{SimulatedJob, buyer_demands, draw_limits, draw_pace, draw_session};
 use super::witness::Witness;
 use crate::disk::SimDisk;
@@ -56,7 +56,7 @@ pub struct Buyer {
     stopped: BTreeSet<Ticket>,
     pub(super) plans: BTreeMap<ContentId, Vec<usize>>,
     pub wakes: Option<u64>,
-    pub trick: Trick,
+    pub misconduct: BuyerMisconduct,
     /// The buyer's observations of its leases, and leases that it refused at once.
     pub witness: Witness,
     pub refused: BTreeSet<LeaseId>,
@@ -66,7 +66,7 @@ pub struct Buyer {
 impl Buyer {
     /// Creates a buyer without a job.
     pub fn new(key: SigningKey, market: MarketId, random: &mut Random) -> Self {
-        let trick = Trick::new(random);
+        let misconduct = BuyerMisconduct::new(random);
         Self {
             core: None,
             key,
@@ -81,7 +81,7 @@ impl Buyer {
             stopped: BTreeSet::new(),
             plans: BTreeMap::new(),
             wakes: None,
-            trick,
+            misconduct,
             witness: Witness::default(),
             refused: BTreeSet::new(),
             jobs: 0,
@@ -119,7 +119,7 @@ impl World {
         let mut id = account.0.to_vec();
         id.extend(random.next_u64().to_le_bytes());
         let job = JobId(*ContentId::for_content(&id).as_bytes());
-        let mut shape = Shape::new(job, random);
+        let mut shape = JobShape::new(job, random);
         let count = match random.draw_below(3) {
             0 => 1,
             _ => random.draw_between(2, 12),
@@ -142,7 +142,7 @@ impl World {
             outputs: shape.output_names(),
             requests: count as u32,
             window,
-            given: given.iter().map(|(id, _)| *id).collect(),
+            request_inputs: given.iter().map(|(id, _)| *id).collect(),
             limits,
         };
         for (id, _) in &given {
@@ -206,7 +206,7 @@ impl World {
         kept.extend(&job.kept);
         self.counts.buyers_killed += 1;
         // A session's user has no use for the rest of it.
-        if buyer.trick == Trick::Vanishes || job.spec.sequences > 0 {
+        if buyer.misconduct == BuyerMisconduct::Vanishes || job.spec.sequences > 0 {
             buyer.job = None;
             self.counts.buyers_vanished += 1;
         }
@@ -470,7 +470,7 @@ impl World {
 
     /// Asks for the state of followed leases after a change of a buyer's account.
     pub(crate) fn look_at_followed(&mut self, actor: usize) {
-        if self.has_trick(actor, Trick::Disputes) {
+        if self.has_misconduct(actor, BuyerMisconduct::Disputes) {
             let account = self.actors.list[actor].account;
             self.ask_for_buyer(actor, BuyerAsked::Notes, Request::Leases(account));
         }

@@ -7,7 +7,7 @@ use souk_roles::job::{Action, End, Fact, Loss, Objection, Outcome, Reason, reque
 use souk_roles::lease::{BuyerMessage, Opening, ProviderMessage};
 use souk_roles::provider::{self, Report};
 
-use super::conduct::{Trick, Vice};
+use super::misconduct::{BuyerMisconduct, ProviderMisconduct};
 use super::planner::GIVEN;
 use crate::checker::Violation;
 use crate::world::World;
@@ -189,7 +189,9 @@ impl World {
             _ => None,
         };
         let mut reasons = outcome.before.iter().chain(last);
-        let overbills = |provider: &AccountKey| self.vice_of(*provider) == Vice::Overbills;
+        let overbills = |provider: &AccountKey| {
+            self.provider_misconduct(*provider) == ProviderMisconduct::Overbills
+        };
         let wronged = reasons.find(|reason| match reason {
             Reason::Lost { provider, loss } => {
                 matches!(loss, Loss::Confused | Loss::Overnoted { .. }) && !overbills(provider)
@@ -340,7 +342,8 @@ impl World {
     /// M3: before a buyer reports the end of a job, every right provider is paid by the signed
     /// receipt, unless the market closed the lease before.
     fn check_paid(&mut self, actor: usize, outcome: &Outcome) {
-        let honest = self.has_trick(actor, Trick::None) || self.has_trick(actor, Trick::Vanishes);
+        let honest = self.has_misconduct(actor, BuyerMisconduct::None)
+            || self.has_misconduct(actor, BuyerMisconduct::Vanishes);
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
             return;
         };

@@ -15,10 +15,10 @@ pub const CONTENT_BYTES: u64 = 1_000;
 #[derive(Default)]
 pub struct Contents {
     values: BTreeMap<ContentId, u64>,
-    held: BTreeMap<AccountKey, BTreeSet<ContentId>>,
+    stored: BTreeMap<AccountKey, BTreeSet<ContentId>>,
     /// The access that each account grants, in memory only, and the contents shown to it.
     grants: BTreeMap<AccountKey, Grants>,
-    shown: BTreeMap<AccountKey, ShownContents>,
+    served: BTreeMap<AccountKey, ShownContents>,
 }
 
 impl Contents {
@@ -38,12 +38,12 @@ impl Contents {
 
     /// Adds a content to an account's store.
     pub fn store_content(&mut self, who: AccountKey, id: ContentId) {
-        self.held.entry(who).or_default().insert(id);
+        self.stored.entry(who).or_default().insert(id);
     }
 
     /// Returns whether an account has a content.
     pub fn has_content(&self, who: AccountKey, id: ContentId) -> bool {
-        self.held.get(&who).is_some_and(|held| held.contains(&id))
+        self.stored.get(&who).is_some_and(|held| held.contains(&id))
     }
 
     /// Makes an account serve contents of a job.
@@ -61,7 +61,7 @@ impl Contents {
     ) {
         let grants = self.grants.entry(who).or_default();
         grants.grant_contents(scope, to, ids.iter().copied());
-        let shown = self.shown.entry(who).or_default();
+        let shown = self.served.entry(who).or_default();
         for id in ids {
             shown.record_shown(scope.buyer, *id);
         }
@@ -86,7 +86,7 @@ impl Contents {
 
     /// Returns whether an account has a content and uses it for a buyer.
     pub fn can_use(&self, who: AccountKey, buyer: AccountKey, id: ContentId) -> bool {
-        let shown = self.shown.get(&who);
+        let shown = self.served.get(&who);
         self.has_content(who, id) && shown.is_some_and(|shown| shown.has_shown(buyer, &id))
     }
 
@@ -98,7 +98,7 @@ impl Contents {
     /// Removes an account's contents that were only in memory.
     pub fn forget_contents(&mut self, who: AccountKey, kept: &BTreeSet<ContentId>) {
         self.serve_nothing(who);
-        if let Some(held) = self.held.get_mut(&who) {
+        if let Some(held) = self.stored.get_mut(&who) {
             held.retain(|id| kept.contains(id));
         }
     }

@@ -4,7 +4,7 @@ use souk_market::{CloseReason, DeviceMicros, Lease, LeaseId, LeaseState, Millis,
 use souk_roles::job::plan::NoPlanKind;
 use souk_roles::job::{End, Outcome, Reason};
 
-use super::conduct::{Trick, Vice};
+use super::misconduct::{BuyerMisconduct, ProviderMisconduct};
 use crate::checker::LeaseChange;
 use crate::machine::EPOCH_MS;
 use crate::world::World;
@@ -60,7 +60,10 @@ impl World {
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
             return;
         };
-        if !matches!(buyer.trick, Trick::None | Trick::Vanishes) {
+        if !matches!(
+            buyer.misconduct,
+            BuyerMisconduct::None | BuyerMisconduct::Vanishes
+        ) {
             return;
         }
         let LeaseState::Closed { reason, .. } = lease.state else {
@@ -137,7 +140,10 @@ impl World {
             return;
         };
         let opened_at = self.jobs.opened.get(&id).copied().unwrap_or(self.now);
-        if worker.vice != Vice::None || lease.is_closed() || of.troubled_at >= opened_at {
+        if worker.misconduct != ProviderMisconduct::None
+            || lease.is_closed()
+            || of.troubled_at >= opened_at
+        {
             return;
         }
         let noted = lease.note.map_or(lease.accepted, |note| note.usage);
@@ -172,7 +178,7 @@ impl World {
             || job.spec.sequences == 0
             || is_limited
             || is_of_market
-            || buyer.trick != Trick::None
+            || buyer.misconduct != BuyerMisconduct::None
         {
             return;
         }

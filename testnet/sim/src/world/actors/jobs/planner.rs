@@ -27,7 +27,7 @@ pub const STATE: &str = "state";
 /// The parts of a job. Each computes one value from the values of other parts, or from the buyer's
 /// input.
 #[derive(Clone)]
-pub struct Shape {
+pub struct JobShape {
     parts: Vec<ShapePart>,
     /// In some sessions, the part whose value of the previous request replaces the buyer's input in
     /// a request that omits it.
@@ -53,7 +53,7 @@ const LOOPS: u64 = 60;
 /// Sessions with a slowly thinking user, per thousand.
 const THINKERS: u64 = 60;
 
-impl Shape {
+impl JobShape {
     /// Creates a chain, fork or join of one to six parts.
     pub fn new(job: JobId, random: &mut Random) -> Self {
         let count = random.draw_between(1, 6) as usize;
@@ -229,7 +229,7 @@ impl Shape {
     }
 }
 
-impl Shape {
+impl JobShape {
     /// Returns the part of a plan that runs these parts at this index.
     fn plan_part(&self, parts: &[usize], at: usize, legs: usize, is_check: bool) -> PlanPart {
         let n = parts[at];

@@ -10,7 +10,7 @@ use souk_roles::market::market_protocol::{Answer as Word, Request};
 use souk_roles::provider::{self, MarketView, NotDone, Terms};
 
 use super::buyer::BuyerAsked;
-use super::conduct::Trick;
+use super::misconduct::BuyerMisconduct;
 use super::worker::WorkerAsked;
 use super::{EffectAnswer, EffectResult};
 use crate::world::actors::{ActorEvent, Role};
@@ -149,7 +149,7 @@ impl World {
 
     /// Makes a buyer that refuses everything refuse a lease as soon as it sees it.
     fn look_at_lease(&mut self, actor: usize, lease: &Lease) {
-        let is_refused = self.has_trick(actor, Trick::Refuses) && lease.is_running();
+        let is_refused = self.has_misconduct(actor, BuyerMisconduct::Refuses) && lease.is_running();
         if let Role::Buyer(buyer) = &mut self.actors.list[actor].role
             && is_refused
             && buyer.refused.insert(lease.id)

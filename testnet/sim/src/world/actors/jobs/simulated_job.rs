@@ -13,14 +13,14 @@ use souk_roles::clock::Micros;
 use souk_roles::job::{JobSpec, Limits, attempt_id};
 use souk_roles::market::demands::Demands;
 
-use super::planner::{GIVEN, Shape};
+use super::planner::{GIVEN, JobShape};
 use super::worker::MODEL;
 use crate::random::Random;
 
 /// One job, from its begin to its end, over all restarts of its buyer.
 pub struct SimulatedJob {
     pub spec: JobSpec,
-    pub shape: Shape,
+    pub shape: JobShape,
     /// The input of each request, by its number: the content and its value.
     pub given: Vec<(ContentId, u64)>,
     /// Requests that omit the input, because earlier requests of their sequence feed them.
@@ -96,7 +96,11 @@ impl SimulatedJob {
 
 /// Decides whether the job is a session, and makes a part of `shape` feed the next request if so.
 /// Returns the number of sequences, or 0 for no session, and the requests that omit the fed input.
-pub fn draw_session(shape: &mut Shape, requests: u32, random: &mut Random) -> (u32, BTreeSet<u32>) {
+pub fn draw_session(
+    shape: &mut JobShape,
+    requests: u32,
+    random: &mut Random,
+) -> (u32, BTreeSet<u32>) {
     if !random.chance(250) {
         return (0, BTreeSet::new());
     }
@@ -112,7 +116,7 @@ pub fn draw_session(shape: &mut Shape, requests: u32, random: &mut Random) -> (u
 /// milliseconds. A session gets a single copy in `limits`; if its user thinks between requests,
 /// `shape` records how long, and `limits` loses the budget, the deadline and spot leases.
 pub fn draw_pace(
-    shape: &mut Shape,
+    shape: &mut JobShape,
     sequences: u32,
     requests: u64,
     limits: &mut Limits,

@@ -17,10 +17,10 @@ use souk_roles::provider::{
 };
 
 use super::EffectResult;
-use super::conduct::Vice;
 use super::contents::{CONTENT_BYTES, output_value};
 use super::journal::Journal;
 use super::links::Purpose;
+use super::misconduct::ProviderMisconduct;
 use super::planner::STATE;
 use super::tally::WorkTally;
 use crate::disk::SimDisk;
@@ -69,7 +69,7 @@ pub struct Worker {
     pub readers: BTreeMap<LeaseId, LeaseReaders>,
     stopped: BTreeSet<Ticket>,
     pub wakes: Option<u64>,
-    pub vice: Vice,
+    pub misconduct: ProviderMisconduct,
     noise: u64,
     /// Counts of the provider's runs and pins.
     pub tally: WorkTally,
@@ -78,7 +78,7 @@ pub struct Worker {
 impl Worker {
     /// Creates a provider that has not started.
     pub fn new(key: SigningKey, market: MarketId, random: &mut Random) -> Self {
-        let vice = Vice::new(random);
+        let misconduct = ProviderMisconduct::new(random);
         Self {
             core: None,
             key,
@@ -98,7 +98,7 @@ impl Worker {
             readers: BTreeMap::new(),
             stopped: BTreeSet::new(),
             wakes: None,
-            vice,
+            misconduct,
             noise: random.draw_below(3),
             tally: WorkTally::default(),
         }
@@ -348,7 +348,7 @@ impl World {
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
             return;
         };
-        let vice = worker.vice;
+        let misconduct = worker.misconduct;
         let (lease, after, answer) = match action {
             Action::EndSandbox { lease } => {
                 worker.sessions.remove(&lease);
@@ -383,19 +383,21 @@ impl World {
                 let turns = self.turns_of(work.graph, &inputs);
                 let busy = Micros(work.expected.0 * turns * jitter / 1_000);
                 let wrong = self.jobs.random.chance(300);
-                self.actors.list[actor].harm_if(wrong && vice != Vice::None, self.now);
-                if vice == Vice::Fails && wrong {
+                self.actors.list[actor]
+                    .harm_if(wrong && misconduct != ProviderMisconduct::None, self.now);
+                if misconduct == ProviderMisconduct::Fails && wrong {
                     let answer = Answer::Ran(Err(Failure::Run("it failed".to_owned())));
                     (lease, 5, answer)
                 } else {
                     // No comparison covers sessions, so a wrong answer there would break a promise.
-                    let lies = vice == Vice::Lies && wrong && state.is_none();
+                    let lies = misconduct == ProviderMisconduct::Lies && wrong && state.is_none();
                     let outputs = self.compute_part(actor, &work, &inputs, state, lies);
                     self.on_made(actor, lease, &outputs);
-                    let slow = [1, 400][usize::from(vice == Vice::Stalls && wrong)];
+                    let slow =
+                        [1, 400][usize::from(misconduct == ProviderMisconduct::Stalls && wrong)];
                     let after = busy.0.div_ceil(1_000) * slow;
                     let after = self.run_takes(actor, lease, after);
-                    let busy = self.state_time(vice, busy, wrong);
+                    let busy = self.state_time(misconduct, busy, wrong);
                     let answer = Answer::Ran(Ok(RunResult {
                         bytes: outputs.len() as u64 * CONTENT_BYTES,
                         outputs,

@@ -1,5 +1,5 @@
-//! Places tasks when they become ready: each in the queue of the device where it ends soonest,
-//! given the queued tasks, the transfer of its inputs and the measured corrections.
+//! Queues of a job without a plan: a task that becomes ready joins the queue of the device where it
+//! ends soonest, given the queued tasks, the transfer of its inputs and the measured corrections.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -20,7 +20,7 @@ const STEAL_MAX: usize = 16;
 /// A task by its priority, the highest first: the longest path to the end of the graph.
 type QueuedTask = (Reverse<Time>, u32);
 
-/// Queues of ready tasks.
+/// Queues of ready tasks, one for each device.
 #[derive(Clone, Debug)]
 pub(super) struct DynamicQueues {
     waiting: Vec<u32>,
@@ -82,7 +82,7 @@ impl Dispatch {
     }
 
     /// Counts the unfinished inputs of each task again, and places the ready tasks.
-    pub(super) fn begin_dynamic(&mut self, now: Time) {
+    pub(super) fn rebuild_dynamic_queues(&mut self, now: Time) {
         self.load.fill(0);
         let (problem, queues) = (self.problem.clone(), self.queues_mut());
         queues.queues.iter_mut().for_each(VecDeque::clear);
@@ -112,7 +112,7 @@ impl Dispatch {
             }
             self.queues_mut().pop_next();
             self.enqueue_task(task, device);
-            self.woken |= 1 << device;
+            self.woken_devices |= 1 << device;
         }
     }
 
@@ -244,9 +244,9 @@ impl Dispatch {
     }
 
     /// Sums the queues of devices again whose speed has changed.
-    fn sum_anew(&mut self) {
+    fn sum_stale_loads(&mut self) {
         let devices = self.load.len();
-        for device in (0..devices).filter(|device| self.stale >> device & 1 == 1) {
+        for device in (0..devices).filter(|device| self.stale_devices >> device & 1 == 1) {
             let queue = &self.queues_now().queues[device];
             let each = queue
                 .iter()
@@ -254,10 +254,10 @@ impl Dispatch {
             self.load[device] = each.sum();
             for kind in 0..self.speeds.kind_count() {
                 let factor = self.speeds.factor(kind as u16, device);
-                self.summed[kind * devices + device] = factor;
+                self.summed_factors[kind * devices + device] = factor;
             }
         }
-        self.stale = 0;
+        self.stale_devices = 0;
     }
 
     /// Moves one task from a device whose load exceeds the mean by a fifth to a device that would
@@ -266,8 +266,8 @@ impl Dispatch {
         if matches!(self.mode, DispatchMode::Planned(_)) {
             return false;
         }
-        if self.stale != 0 {
-            self.sum_anew();
+        if self.stale_devices != 0 {
+            self.sum_stale_loads();
         }
         let dynamic = self.queues_now();
         let live = (0..self.load.len()).filter(|&device| !self.is_lost(device));

@@ -5,7 +5,7 @@ use crate::shaders::functions::FUNCTIONS;
 
 /// The operations on each sum before the kernel writes it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Tail {
+pub(crate) struct Epilogue {
     pub then: Option<ElementFunction>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum FusedFunction {
     GeluTanh,
 }
 
-impl Tail {
+impl Epilogue {
     /// Returns lines for a kernel before its entry, and the expression to write for the sum `sum`.
     pub fn kernel_lines(&self, sum: &str) -> (String, String) {
         let Some(then) = &self.then else {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use souk_llm::generation::{DrawnToken, Ending, Request, Sequence, generate};
 use souk_llm::grammar::Grammar;
 use souk_llm::sampling::{LogProbabilities, Sampling};
-use souk_llm::stopping::{Stop, StopStrings};
+use souk_llm::stop_strings::{Stop, StopStrings};
 use souk_llm::tokens::{TextStream, TokenError, Tokenizer};
 
 use crate::TextModel;

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A card's folder under `/sys/bus/pci/devices`.
-pub(crate) struct Live {
+pub(crate) struct SysfsCard {
     folder: PathBuf,
 }
 
-impl Live {
+impl SysfsCard {
     /// Opens the card in this folder, if its driver reports the memory in use.
     pub fn open_folder(folder: &Path) -> Option<Self> {
         let live = Self {
@@ -47,13 +47,13 @@ mod tests {
     fn a_card_says_what_is_free_and_how_busy_it_is() {
         let folder = tempfile::tempdir().unwrap();
         assert!(
-            Live::open_folder(folder.path()).is_none(),
+            SysfsCard::open_folder(folder.path()).is_none(),
             "a driver that says nothing"
         );
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         write("mem_info_vram_total", "8589934592\n");
         write("mem_info_vram_used", "1073741824\n");
-        let live = Live::open_folder(folder.path()).unwrap();
+        let live = SysfsCard::open_folder(folder.path()).unwrap();
         assert_eq!(live.free_bytes(), Some(7 << 30));
         assert_eq!(live.busy_fraction(), None);
         write("gpu_busy_percent", "37\n");

@@ -1,5 +1,6 @@
-//! The folder in which the gateway stores one job: its request, contents, outputs and receipts. The
-//! request is on disk before souk pays for anything, so that a gateway that starts again can go on.
+//! Reads and writes the folder in which the gateway stores one job: its request, contents, outputs
+//! and receipts. The request is on disk before souk pays for anything, so that a gateway that
+//! starts again can go on.
 //!
 //! ```text
 //! buyer/jobs/NAME/request.json    what was asked, under which key: on disk before anything is paid
@@ -41,7 +42,7 @@ const OUTPUTS_FILE: &str = "outputs.safetensors";
 
 /// A request for a job, with its idempotency key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Request {
+pub struct StoredRequest {
     /// The idempotency key.
     pub key: String,
     /// BLAKE3 of the body as received: the gateway refuses the same key with another body.
@@ -61,7 +62,7 @@ pub struct Refusal {
     pub cause: String,
 }
 
-impl Request {
+impl StoredRequest {
     /// Returns the record of the request's key.
     pub fn to_used_key(&self) -> UsedKey {
         UsedKey {
@@ -75,25 +76,25 @@ impl Request {
 
 /// The folder of a job.
 #[derive(Clone, Debug)]
-pub struct Folder {
+pub struct JobFolder {
     path: PathBuf,
 }
 
-/// Returns the name of the job with this id.
-pub fn name(id: JobId) -> String {
+/// Returns the name of the job with this id: its first digits.
+pub fn job_name(id: JobId) -> String {
     id.to_string().chars().take(NAME_DIGITS).collect()
 }
 
-impl Folder {
+impl JobFolder {
     /// Returns the folder of the job with this full name.
-    pub fn new(jobs: &Path, name: &str) -> Folder {
-        Folder {
+    pub fn new(jobs: &Path, name: &str) -> JobFolder {
+        JobFolder {
             path: jobs.join(name),
         }
     }
 
     /// Returns the request of the job, or `None` if the job did not come through a gateway.
-    pub fn read_request(&self) -> Option<Request> {
+    pub fn read_request(&self) -> Option<StoredRequest> {
         self.read(REQUEST_FILE)
     }
 
@@ -120,7 +121,11 @@ impl Folder {
     ///
     /// # Errors
     /// Fails if a content is missing or a file cannot be written.
-    pub fn store_request(&self, request: &Request, contents: &Contents) -> Result<(), Problem> {
+    pub fn store_request(
+        &self,
+        request: &StoredRequest,
+        contents: &Contents,
+    ) -> Result<(), Problem> {
         let folder = self.path.join(CONTENTS_FOLDER);
         fs::create_dir_all(&folder).map_err(Problem::unexpected_failure)?;
         for id in request.job.content_ids()? {
@@ -143,7 +148,7 @@ impl Folder {
     ///
     /// # Errors
     /// Fails if the contents are missing.
-    pub fn load_job(&self, request: &Request) -> Result<(Job, ValueLabels), Problem> {
+    pub fn load_job(&self, request: &StoredRequest) -> Result<(Job, ValueLabels), Problem> {
         request.job.to_job(|id| self.read_content(id))
     }
 
@@ -187,11 +192,11 @@ impl Folder {
     }
 
     /// Returns the arguments with which `souk submit` would submit the job.
-    pub fn submit_arguments(&self, request: &Request, job: &Job) -> Value {
+    pub fn submit_arguments(&self, request: &StoredRequest, job: &Job) -> Value {
         let limits = &job.limits;
         let body = &request.job;
-        let kept = self.path.join(CONTENTS_FOLDER);
-        let path = |content: &String| kept.join(content).display().to_string();
+        let contents = self.path.join(CONTENTS_FOLDER);
+        let path = |content: &String| contents.join(content).display().to_string();
         let input =
             |(name, input): (&String, &InputBody)| format!("{name}={}", path(&input.content));
         let inputs: Vec<String> = body.inputs.iter().map(input).collect();
@@ -224,12 +229,12 @@ impl Folder {
     /// Returns whether the stored outputs answer the job's only request.
     pub fn has_answer(&self, job: &Job, past: &Past) -> bool {
         let answered = past.answered.get(&request_of(&job.inputs));
-        let (Some(answered), Some(held)) = (answered, self.read_outputs()) else {
+        let (Some(answered), Some(outputs)) = (answered, self.read_outputs()) else {
             return false;
         };
-        let is_held =
-            |(name, id): &(String, ContentId)| held.get(name).map(Tensor::id) == Some(*id);
-        answered.outputs.iter().all(is_held)
+        let is_stored =
+            |(name, id): &(String, ContentId)| outputs.get(name).map(Tensor::id) == Some(*id);
+        answered.outputs.iter().all(is_stored)
     }
 }
 

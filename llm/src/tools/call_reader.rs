@@ -17,7 +17,7 @@ pub struct CallReader {
     names: Vec<String>,
     /// Whether the reader has returned text.
     is_text: bool,
-    held: String,
+    pending_text: String,
 }
 
 impl CallReader {
@@ -29,15 +29,15 @@ impl CallReader {
             form,
             names: tools.iter().map(|tool| tool.name.clone()).collect(),
             is_text: false,
-            held: String::new(),
+            pending_text: String::new(),
         }
     }
 
     /// Adds a piece and returns the part that is certainly text.
     pub fn push(&mut self, piece: &str) -> String {
-        self.held.push_str(piece);
-        let rest = self.held.split_off(self.certain_text_length());
-        let text = std::mem::replace(&mut self.held, rest);
+        self.pending_text.push_str(piece);
+        let rest = self.pending_text.split_off(self.certain_text_length());
+        let text = std::mem::replace(&mut self.pending_text, rest);
         self.is_text |= !text.is_empty();
         text
     }
@@ -51,7 +51,7 @@ impl CallReader {
             CallForm::Bare | CallForm::Channels => self.parse_bare_call(),
         };
         let Some(calls) = calls.filter(|calls| !calls.is_empty()) else {
-            return Err(self.held);
+            return Err(self.pending_text);
         };
         let calls = calls.into_iter().enumerate();
         let calls = calls.map(|(at, (name, arguments))| ToolCall {
@@ -65,20 +65,23 @@ impl CallReader {
     /// Returns how many bytes of the held text cannot belong to a call.
     fn certain_text_length(&self) -> usize {
         match self.form {
-            CallForm::Bare | CallForm::Channels => match self.is_text || !may_be_bare(&self.held) {
-                true => self.held.len(),
-                false => 0,
-            },
+            CallForm::Bare | CallForm::Channels => {
+                match self.is_text || !may_be_bare(&self.pending_text) {
+                    true => self.pending_text.len(),
+                    false => 0,
+                }
+            }
             CallForm::Marked | CallForm::Listed => {
                 let mark = if self.form == CallForm::Listed {
                     LIST
                 } else {
                     BEGIN
                 };
-                let begin = self.held.find(mark);
-                let begin = begin
-                    .unwrap_or_else(|| self.held.len() - partial_mark_length(&self.held, mark));
-                self.held[..begin].trim_end().len()
+                let begin = self.pending_text.find(mark);
+                let begin = begin.unwrap_or_else(|| {
+                    self.pending_text.len() - partial_mark_length(&self.pending_text, mark)
+                });
+                self.pending_text[..begin].trim_end().len()
             }
         }
     }
@@ -86,7 +89,7 @@ impl CallReader {
     /// Returns the calls between marks, with only space around them. The last mark may be missing:
     /// the token that ends a text stands for it.
     fn parse_marked_calls(&self) -> Option<Vec<NamedCall>> {
-        let (mut rest, mut calls) = (self.held.trim(), Vec::new());
+        let (mut rest, mut calls) = (self.pending_text.trim(), Vec::new());
         while !rest.is_empty() {
             let json = rest.strip_prefix(BEGIN)?;
             let mut values = Deserializer::from_str(json).into_iter();
@@ -101,7 +104,7 @@ impl CallReader {
 
     /// Returns the calls after marks: each a list of calls, or a name with its arguments.
     fn parse_listed_calls(&self) -> Option<Vec<NamedCall>> {
-        let (mut rest, mut calls) = (self.held.trim(), Vec::new());
+        let (mut rest, mut calls) = (self.pending_text.trim(), Vec::new());
         while !rest.is_empty() {
             let call = rest.strip_prefix(LIST)?.trim_start();
             if call.starts_with(['[', '{']) {
@@ -134,7 +137,7 @@ impl CallReader {
     }
 
     fn parse_bare_call(&self) -> Option<Vec<NamedCall>> {
-        let call = serde_json::from_str(self.held.trim()).ok()?;
+        let call = serde_json::from_str(self.pending_text.trim()).ok()?;
         Some(vec![self.to_named_call(call)?])
     }
 

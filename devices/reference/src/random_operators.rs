@@ -20,11 +20,11 @@ use super::value::{from_floats, from_ints, to_floats};
 const APART: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The draws of a node.
-struct Draws {
+struct RandomDraws {
     key: u64,
 }
 
-impl Draws {
+impl RandomDraws {
     fn from_node(node: &NodeProto) -> Self {
         let key = match node.float("seed") {
             Some(seed) => u64::from(seed.to_bits()),
@@ -53,7 +53,7 @@ impl Draws {
 /// Draws the token of each row of logits, where each row is one position further.
 pub(super) fn sample_tokens(call: &Call<'_>) -> Results {
     let refused = |error: SampleError| KernelError::Sample(error.to_string());
-    let (sampling, position) = Sampling::of_numbers(&call.input_floats(1)?).map_err(refused)?;
+    let (sampling, position) = Sampling::from_numbers(&call.input_floats(1)?).map_err(refused)?;
     let logits = call.input(0)?;
     let (vocabulary, rows) = logits.dims().split_last().ok_or(KernelError::Range(0))?;
     let floats: Vec<f32> = call
@@ -88,9 +88,9 @@ fn output_type_and_shape(call: &Call<'_>) -> Result<(DType, Vec<usize>), KernelE
     Ok((stated.unwrap_or(DType::F32), dims))
 }
 
-fn draw_elements(call: &Call<'_>, draw: impl Fn(&Draws, usize) -> f64) -> Results {
+fn draw_elements(call: &Call<'_>, draw: impl Fn(&RandomDraws, usize) -> f64) -> Results {
     let (dtype, dims) = output_type_and_shape(call)?;
-    let draws = Draws::from_node(call.node);
+    let draws = RandomDraws::from_node(call.node);
     let values = (0..element_count(&dims)?).map(|place| draw(&draws, place));
     Ok(vec![from_floats(dtype, &dims, values.collect())?])
 }
@@ -131,7 +131,7 @@ pub(super) fn multinomial(call: &Call<'_>) -> Results {
     };
     let samples = usize::try_from(call.int_attribute("sample_size", 1));
     let samples = samples.map_err(|_| KernelError::Attribute("sample_size"))?;
-    let (values, draws) = (to_floats(input)?, Draws::from_node(call.node));
+    let (values, draws) = (to_floats(input)?, RandomDraws::from_node(call.node));
     let mut picked = Vec::with_capacity(element_count(&[rows, samples])?);
     for row in 0..rows {
         let chances = cumulative_weights(&values[row * classes..(row + 1) * classes]);

@@ -1,12 +1,13 @@
-//! Finds the maximum loss of a party by trying everything that the other party can do.
+//! Searches for the most that a cheating party of a lease can cost the other. `souk testnet
+//! attacks` prints the result.
 //!
-//! A game plays one lease on the real exchange, in steps of ten seconds. One party acts as a souk
-//! node; at each step, the other can make any move that the rules allow, or none. The search
+//! An attack plays one lease on the real exchange, in steps of ten seconds. One party acts as a
+//! souk node; at each step, the other can make any move that the rules allow, or none. The search
 //! follows all sequences of moves to the end, and those that reach the same state only once, so the
 //! printed loss is the worst at this step size. The moves come from all of the market's commands
-//! and all fields of a receipt: see `moves` and `lies`.
+//! and all fields of a receipt: see `moves` and `false_receipts`.
 
-mod lies;
+mod false_receipts;
 mod moves;
 mod position;
 
@@ -15,30 +16,30 @@ use std::collections::HashMap;
 use serde::Serialize;
 use souk_market::{Command, DeviceMicros, LeaseState, Millis, ReceiptBody};
 
-use lies::make_lies;
-use moves::{Kind, Player, Scene, command_instances};
+use false_receipts::make_false_receipts;
+use moves::{CommandKind, Player, Scene, command_instances};
 use position::{LENGTH, PRICE, Position, Side};
 
 /// The length of a step.
 const STEP: Millis = Millis(10_000);
-/// Time between an attacker's moves in games of a minute or longer.
+/// Time between an attacker's moves when the planned work is a minute or longer.
 const LONG_STEP: Millis = Millis(30_000);
 /// When a souk provider declares itself ready if it sees no work.
 const READY_AFTER: Millis = Millis(10_000);
 /// When a provider checks whether the buyer has reported the start of the work.
-const FIRST_NOTE: Millis = Millis(30_000);
+const FIRST_NOTE_AFTER: Millis = Millis(30_000);
 /// How often a provider notes its usage.
 const NOTE_PERIOD: Millis = Millis(240_000);
 /// How much more than the planned time a souk buyer allows: a factor, and a constant.
-const PATIENCE: (u64, Millis) = (20, Millis(5_000));
+const BUYER_PATIENCE: (u64, Millis) = (20, Millis(5_000));
 /// How much more than the time it saw a souk buyer pays: the divisor of a share, and a constant.
-const UNSEEN: (u64, Millis) = (16, Millis(250));
+const PAYMENT_MARGIN: (u64, Millis) = (16, Millis(250));
 /// Maximum usage that notes add beyond the buyer's last acceptance.
 const NOTE_SPAN: Millis = Millis(300_000);
 
 /// An attack, and its maximum cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Finding {
+pub struct AttackCost {
     /// A description of the attack.
     pub attack: String,
     /// Planned device seconds of the work.
@@ -52,14 +53,15 @@ pub struct Finding {
     /// Reputation that the honest party loses, per thousand.
     pub reputation_lost: u16,
     /// Sequences of moves that the search followed; those that reach the same state count once.
-    pub ways: usize,
+    #[serde(rename = "ways")]
+    pub sequences: usize,
     /// The falsified fields of a receipt, one at a time.
     pub fields: Vec<&'static str>,
 }
 
-/// The attack in a game.
+/// A way to cheat, which fixes who attacks and what the honest party does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Game {
+enum Attack {
     /// The provider does no work and notes any usage; the buyer is present.
     FalseNotes,
     /// The provider does no work and notes any usage; the buyer has left after the start.
@@ -70,12 +72,12 @@ enum Game {
     Holding,
 }
 
-impl Game {
-    const ALL: [(Game, &[u64]); 4] = [
-        (Game::FalseNotes, &[3, 600]),
-        (Game::FalseNotesToNobody, &[600]),
-        (Game::UnpaidWork, &[1, 60, 1_500]),
-        (Game::Holding, &[0]),
+impl Attack {
+    const ALL: [(Attack, &[u64]); 4] = [
+        (Attack::FalseNotes, &[3, 600]),
+        (Attack::FalseNotesToNobody, &[600]),
+        (Attack::UnpaidWork, &[1, 60, 1_500]),
+        (Attack::Holding, &[0]),
     ];
 
     fn attack_text(self) -> &'static str {
@@ -95,12 +97,12 @@ impl Game {
     }
 }
 
-/// The result of a game, in micro-credits.
+/// The result of an attack, in micro-credits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Loss {
     lost: i64,
     /// The attacker's gain, so that the cheaper of two equal losses ranks as the worse.
-    kept: i64,
+    gained: i64,
     reputation: u16,
 }
 
@@ -114,7 +116,7 @@ struct WorstLoss {
 
 impl WorstLoss {
     fn from_loss(loss: Loss) -> WorstLoss {
-        let excess = loss.lost + loss.kept;
+        let excess = loss.lost + loss.gained;
         WorstLoss { loss, excess }
     }
 
@@ -126,64 +128,69 @@ impl WorstLoss {
     }
 }
 
-/// Plays all attacks.
-pub fn play_games() -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (game, plans) in Game::ALL {
+/// Plays all attacks and returns what each can cost.
+pub fn search_attacks() -> Vec<AttackCost> {
+    let mut costs = Vec::new();
+    for (attack, plans) in Attack::ALL {
         let plans = plans.iter().map(|seconds| Millis(seconds * 1_000));
-        findings.extend(plans.map(|planned| find_worst(game, planned)));
+        costs.extend(plans.map(|planned| find_worst(attack, planned)));
     }
-    findings.extend(false_receipts());
-    findings.push(play_talk());
-    findings
+    costs.extend(play_false_receipts());
+    costs.push(play_false_disputes());
+    costs
 }
 
-fn find_worst(game: Game, planned: Millis) -> Finding {
+fn find_worst(attack: Attack, planned: Millis) -> AttackCost {
     let mut known = HashMap::new();
-    let worst = search_worst(game, planned, Position::new(), &mut known);
-    new_finding(game.attack_text().to_owned(), planned, worst, known.len())
+    let worst = search_worst(attack, planned, Position::new(), &mut known);
+    new_attack_cost(attack.attack_text().to_owned(), planned, worst, known.len())
 }
 
-fn new_finding(attack: String, planned: Millis, worst: WorstLoss, ways: usize) -> Finding {
+fn new_attack_cost(
+    attack: String,
+    planned: Millis,
+    worst: WorstLoss,
+    sequences: usize,
+) -> AttackCost {
     let WorstLoss { loss, excess } = worst;
     let seconds = |micro: i64| micro as f64 / PRICE.0 as f64;
-    Finding {
+    AttackCost {
         attack,
         planned_s: planned.0 / 1_000,
         lost_s: seconds(loss.lost),
-        cost_s: seconds(-loss.kept),
+        cost_s: seconds(-loss.gained),
         excess_s: seconds(excess),
         reputation_lost: loss.reputation,
-        ways,
+        sequences,
         fields: Vec::new(),
     }
 }
 
 /// Returns the honest party's maximum loss from this position.
 fn search_worst(
-    game: Game,
+    attack: Attack,
     planned: Millis,
     mut position: Position,
     known: &mut HashMap<Vec<u8>, WorstLoss>,
 ) -> WorstLoss {
-    act_honestly(game, planned, &mut position);
+    act_honestly(attack, planned, &mut position);
     if position.lease().is_closed() {
-        return WorstLoss::from_loss(honest_loss(game, &position));
+        return WorstLoss::from_loss(honest_loss(attack, &position));
     }
     let key = position.key();
     if let Some(found) = known.get(&key) {
         return *found;
     }
     let mut most: Option<WorstLoss> = None;
-    for command in moves_of(game, planned, &position) {
+    for command in list_moves(attack, planned, &position) {
         let mut next = position.clone();
         if let Some(command) = command
-            && !next.send_command(game.attacker(), command)
+            && !next.send_command(attack.attacker(), command)
         {
             continue;
         }
-        next.pass_time(STEP, planned_work(game, planned));
-        let found = search_worst(game, planned, next, known);
+        next.pass_time(STEP, planned_work(attack, planned));
+        let found = search_worst(attack, planned, next, known);
         most = Some(most.map_or(found, |most| most.max_with(found)));
     }
     let most = most.expect("to do nothing is always possible");
@@ -192,7 +199,7 @@ fn search_worst(
 }
 
 /// Returns the attacker's moves, always including none.
-fn moves_of(game: Game, planned: Millis, position: &Position) -> Vec<Option<Command>> {
+fn list_moves(attack: Attack, planned: Millis, position: &Position) -> Vec<Option<Command>> {
     let is_long = planned >= Millis(60_000);
     if is_long && !position.lease_age().0.is_multiple_of(LONG_STEP.0) {
         return vec![None];
@@ -204,34 +211,36 @@ fn moves_of(game: Game, planned: Millis, position: &Position) -> Vec<Option<Comm
         lease,
         usages: [possible.min(span), payable_usage(planned)],
     };
-    let player = match game.attacker() {
+    let player = match attack.attacker() {
         Side::Buyer => Player::Buyer,
         Side::Provider => Player::Provider,
     };
-    let kinds = Kind::ALL.iter().filter(|kind| kind.player() == player);
+    let kinds = CommandKind::ALL
+        .iter()
+        .filter(|kind| kind.player() == player);
     let commands = kinds.flat_map(|kind| command_instances(*kind, &scene));
     std::iter::once(None).chain(commands.map(Some)).collect()
 }
 
-fn planned_work(game: Game, planned: Millis) -> Millis {
-    match game {
-        Game::UnpaidWork => planned,
-        Game::FalseNotes | Game::FalseNotesToNobody | Game::Holding => Millis(0),
+fn planned_work(attack: Attack, planned: Millis) -> Millis {
+    match attack {
+        Attack::UnpaidWork => planned,
+        Attack::FalseNotes | Attack::FalseNotesToNobody | Attack::Holding => Millis(0),
     }
 }
 
 /// Makes the honest party's move.
-fn act_honestly(game: Game, planned: Millis, position: &mut Position) {
+fn act_honestly(attack: Attack, planned: Millis, position: &mut Position) {
     let lease = position.lease().id;
     let is_first = position.lease_age() == Millis(0);
-    match game {
-        Game::FalseNotes | Game::FalseNotesToNobody if is_first => {
+    match attack {
+        Attack::FalseNotes | Attack::FalseNotesToNobody if is_first => {
             position.send_command(Side::Buyer, Command::StartWork { lease });
         }
-        Game::FalseNotesToNobody => {}
-        Game::FalseNotes => judge_note(planned, position),
-        Game::UnpaidWork => note_work(planned, position),
-        Game::Holding => claim_time(position),
+        Attack::FalseNotesToNobody => {}
+        Attack::FalseNotes => judge_note(planned, position),
+        Attack::UnpaidWork => note_work(planned, position),
+        Attack::Holding => claim_time(position),
     }
 }
 
@@ -239,7 +248,7 @@ fn act_honestly(game: Game, planned: Millis, position: &mut Position) {
 /// the lease when its patience ends.
 fn judge_note(planned: Millis, position: &mut Position) {
     let lease = position.lease().id;
-    let (times, beyond) = PATIENCE;
+    let (times, beyond) = BUYER_PATIENCE;
     let patience = Millis(planned.0 * times + beyond.0);
     if position.lease().reserved_until.is_some() {
         position.send_command(Side::Buyer, Command::StartWork { lease });
@@ -251,7 +260,7 @@ fn judge_note(planned: Millis, position: &mut Position) {
 
 /// Returns the maximum usage for which a souk buyer pays if it saw this much time.
 fn payable_usage(seen: Millis) -> DeviceMicros {
-    let (share, beyond) = UNSEEN;
+    let (share, beyond) = PAYMENT_MARGIN;
     DeviceMicros((seen.0 + seen.0 / share + beyond.0) * 1_000)
 }
 
@@ -261,7 +270,7 @@ fn note_work(planned: Millis, position: &mut Position) {
     let (id, is_running) = (lease.id, lease.is_running());
     let (has_note, accepted) = (lease.note.is_some(), lease.accepted);
     let usage = DeviceMicros(position.worked.0 * 1_000);
-    if is_running && !lease.work_started && position.lease_age() >= FIRST_NOTE {
+    if is_running && !lease.work_started && position.lease_age() >= FIRST_NOTE_AFTER {
         position.is_working = false;
     }
     let is_over = !is_running || !position.is_working || position.worked >= planned;
@@ -309,24 +318,24 @@ fn claim_time(position: &mut Position) {
 
 /// Returns the honest party's loss. The market owes a working provider its work, and a provider
 /// with a held device its idle price for the rest of the time.
-fn honest_loss(game: Game, position: &Position) -> Loss {
-    let (attacker, honest) = (game.attacker(), game.attacker().other_party());
+fn honest_loss(attack: Attack, position: &Position) -> Loss {
+    let (attacker, honest) = (attack.attacker(), attack.attacker().other_party());
     let worth = |time: Millis| i64::try_from(time.0 * PRICE.0 / 1_000).unwrap_or(i64::MAX);
     let idle = position.held.saturating_since(position.worked);
-    let owed = match game {
-        Game::FalseNotes | Game::FalseNotesToNobody => 0,
-        Game::UnpaidWork => worth(position.worked),
-        Game::Holding => worth(idle) * i64::from(position.lease().idle.0) / 1_000,
+    let owed = match attack {
+        Attack::FalseNotes | Attack::FalseNotesToNobody => 0,
+        Attack::UnpaidWork => worth(position.worked),
+        Attack::Holding => worth(idle) * i64::from(position.lease().idle.0) / 1_000,
     };
     Loss {
         lost: owed - position.gain(honest),
-        kept: position.gain(attacker),
+        gained: position.gain(attacker),
         reputation: position.reputation_lost(honest),
     }
 }
 
 /// Plays receipts with one false field for a minute's finished work.
-fn false_receipts() -> Vec<Finding> {
+fn play_false_receipts() -> Vec<AttackCost> {
     let planned = Millis(60_000);
     let mut position = Position::new();
     let lease = position.lease().id;
@@ -338,38 +347,38 @@ fn false_receipts() -> Vec<Finding> {
     let possible = DeviceMicros(LENGTH.0 * 1_000);
     let worth = i64::try_from(honest.amount.0).unwrap_or(i64::MAX);
     let mut by_loss: Vec<((Loss, bool), Vec<&'static str>)> = Vec::new();
-    for lie in make_lies(&honest, possible) {
-        let mut told = position.clone();
-        let is_taken = is_signed(&lie.body, &honest);
-        match is_taken {
-            true => drop(told.settle_receipt(lie.body)),
-            false => drop(told.send_command(Side::Buyer, Command::Dispute { lease })),
+    for forged in make_false_receipts(&honest, possible) {
+        let mut after = position.clone();
+        let is_accepted = is_signed(&forged.body, &honest);
+        match is_accepted {
+            true => drop(after.settle_receipt(forged.body)),
+            false => drop(after.send_command(Side::Buyer, Command::Dispute { lease })),
         }
-        if !told.lease().is_closed() {
-            let usage = told.lease().usage_possible(told.now);
-            told.send_command(Side::Provider, Command::NoteUsage { lease, usage });
+        if !after.lease().is_closed() {
+            let usage = after.lease().usage_possible(after.now);
+            after.send_command(Side::Provider, Command::NoteUsage { lease, usage });
         }
         let loss = Loss {
-            lost: -told.gain(Side::Buyer) - worth,
-            kept: told.gain(Side::Provider) - worth,
-            reputation: told.reputation_lost(Side::Buyer),
+            lost: -after.gain(Side::Buyer) - worth,
+            gained: after.gain(Side::Provider) - worth,
+            reputation: after.reputation_lost(Side::Buyer),
         };
-        let loss = (loss, is_taken);
+        let loss = (loss, is_accepted);
         match by_loss.iter_mut().find(|(known, _)| *known == loss) {
-            Some((_, fields)) => fields.push(lie.field),
-            None => by_loss.push((loss, vec![lie.field])),
+            Some((_, fields)) => fields.push(forged.field),
+            None => by_loss.push((loss, vec![forged.field])),
         }
     }
-    let finding = |((loss, is_taken), fields): ((Loss, bool), Vec<&'static str>)| {
-        let what = match is_taken {
+    let cost = |((loss, is_accepted), fields): ((Loss, bool), Vec<&'static str>)| {
+        let what = match is_accepted {
             true => "what its buyer cannot know",
             false => "what its buyer knows",
         };
         let attack = format!("a receipt is false in {what}, {} fields", fields.len());
-        let finding = new_finding(attack, planned, WorstLoss::from_loss(loss), fields.len());
-        Finding { fields, ..finding }
+        let cost = new_attack_cost(attack, planned, WorstLoss::from_loss(loss), fields.len());
+        AttackCost { fields, ..cost }
     };
-    by_loss.into_iter().map(finding).collect()
+    by_loss.into_iter().map(cost).collect()
 }
 
 /// Returns whether a souk buyer that knows the honest receipt signs this one.
@@ -395,7 +404,7 @@ fn is_signed(body: &ReceiptBody, honest: &ReceiptBody) -> bool {
 
 /// Plays a buyer with new keys that refuses, stays silent, and settles a thousandth of a credit, a
 /// hundred times. Returns the effect on the provider's reputation.
-fn play_talk() -> Finding {
+fn play_false_disputes() -> AttackCost {
     let mut position = Position::new();
     let rounds = 100;
     for round in 0..rounds {
@@ -419,25 +428,25 @@ fn play_talk() -> Finding {
     let held = i64::try_from(position.held.0 * PRICE.0 / 10_000).unwrap_or(i64::MAX);
     let loss = Loss {
         lost: held + 1_000 - position.gain(Side::Provider),
-        kept: position.gain(Side::Buyer),
+        gained: position.gain(Side::Buyer),
         reputation: position.reputation_lost(Side::Provider),
     };
     let attack = "a reputation is talked down, a hundred leases".to_owned();
-    new_finding(attack, Millis(0), WorstLoss::from_loss(loss), rounds)
+    new_attack_cost(attack, Millis(0), WorstLoss::from_loss(loss), rounds)
 }
 
-/// Returns the findings as rows of the table in the market's documentation.
-pub fn table_rows(findings: &[Finding]) -> impl Iterator<Item = [String; 5]> {
-    let row = |finding: &Finding| {
+/// Returns the costs as rows of the table in the market's documentation.
+pub fn table_rows(costs: &[AttackCost]) -> impl Iterator<Item = [String; 5]> {
+    let row = |cost: &AttackCost| {
         [
-            finding.attack.clone(),
-            finding.planned_s.to_string(),
-            format!("{:.0}", finding.lost_s),
-            format!("{:.0}", finding.cost_s),
-            finding.reputation_lost.to_string(),
+            cost.attack.clone(),
+            cost.planned_s.to_string(),
+            format!("{:.0}", cost.lost_s),
+            format!("{:.0}", cost.cost_s),
+            cost.reputation_lost.to_string(),
         ]
     };
-    findings.iter().map(row)
+    costs.iter().map(row)
 }
 
 #[cfg(test)]
@@ -452,24 +461,24 @@ mod tests {
     #[test]
     fn an_honest_party_loses_no_more_than_is_promised_and_the_rules_tell_it() {
         let page = include_str!("../../../docs/market.md");
-        let findings = play_games();
-        for finding in &findings {
-            assert!(finding.lost_s <= bound(finding.planned_s), "{finding:?}");
-            assert_eq!(finding.reputation_lost, 0, "{finding:?}");
-            assert!(finding.ways > 0, "it was played: {finding:?}");
+        let costs = search_attacks();
+        for cost in &costs {
+            assert!(cost.lost_s <= bound(cost.planned_s), "{cost:?}");
+            assert_eq!(cost.reputation_lost, 0, "{cost:?}");
+            assert!(cost.sequences > 0, "it was played: {cost:?}");
         }
         // What a buyer does costs it as much, but for the half minute in which it may forget to say
         // that the work began.
-        let of_buyers = findings.iter().filter(|finding| {
-            let games = [Game::UnpaidWork, Game::Holding];
-            games
+        let of_buyers = costs.iter().filter(|cost| {
+            let by_buyers = [Attack::UnpaidWork, Attack::Holding];
+            by_buyers
                 .iter()
-                .any(|game| game.attack_text() == finding.attack)
+                .any(|attack| attack.attack_text() == cost.attack)
         });
-        for finding in of_buyers {
-            assert!(finding.excess_s <= 30.0, "{finding:?}");
+        for cost in of_buyers {
+            assert!(cost.excess_s <= 30.0, "{cost:?}");
         }
-        let rows = table_rows(&findings).map(|row| format!("| {} |", row.join(" | ")));
+        let rows = table_rows(&costs).map(|row| format!("| {} |", row.join(" | ")));
         let missing: Vec<String> = rows.filter(|row| !page.contains(row)).collect();
         assert!(
             missing.is_empty(),
@@ -481,8 +490,8 @@ mod tests {
     #[test]
     fn every_field_of_a_receipt_is_falsified() {
         let honest = Position::new().honest_receipt();
-        for lie in make_lies(&honest, DeviceMicros(1_000_000)) {
-            assert_ne!(lie.body, honest, "{} is false", lie.field);
+        for forged in make_false_receipts(&honest, DeviceMicros(1_000_000)) {
+            assert_ne!(forged.body, honest, "{} is false", forged.field);
         }
     }
 }

@@ -7,14 +7,14 @@ use souk_roles::job::Action;
 use souk_roles::lease::Opening;
 
 use super::buyer::BuyerAsked;
-use super::conduct::{Trick, Vice};
+use super::misconduct::{BuyerMisconduct, ProviderMisconduct};
 use crate::world::World;
 use crate::world::actors::Role;
 
 impl World {
     /// Returns whether a buyer replaces an action of its job with a misdeed.
     pub(super) fn try_cheat(&mut self, actor: usize, action: &Action) -> bool {
-        if !self.has_trick(actor, Trick::Holds) {
+        if !self.has_misconduct(actor, BuyerMisconduct::Holds) {
             return false;
         }
         match action {
@@ -37,14 +37,19 @@ impl World {
     pub(super) fn is_kept_back(&self, actor: usize, command: &Command) -> bool {
         match command {
             Command::Settle(_) => self.never_signs(actor),
-            Command::EndLease { .. } => self.has_trick(actor, Trick::Holds),
+            Command::EndLease { .. } => self.has_misconduct(actor, BuyerMisconduct::Holds),
             _ => false,
         }
     }
 
     /// Returns the device time that a provider states for a run.
-    pub(super) fn state_time(&mut self, vice: Vice, worked: Micros, is_wrong: bool) -> Micros {
-        if vice != Vice::Overbills || !is_wrong {
+    pub(super) fn state_time(
+        &mut self,
+        misconduct: ProviderMisconduct,
+        worked: Micros,
+        is_wrong: bool,
+    ) -> Micros {
+        if misconduct != ProviderMisconduct::Overbills || !is_wrong {
             return worked;
         }
         self.counts.runs_overbilled += 1;
@@ -60,19 +65,20 @@ impl World {
     }
 
     /// Returns a provider's misconduct, by its account.
-    pub(super) fn vice_of(&self, account: AccountKey) -> Vice {
+    pub(super) fn provider_misconduct(&self, account: AccountKey) -> ProviderMisconduct {
         let place = self.actors.place_of(account);
         match place.map(|place| &self.actors.list[place].role) {
-            Some(Role::Worker(worker)) => worker.vice,
-            _ => Vice::None,
+            Some(Role::Worker(worker)) => worker.misconduct,
+            _ => ProviderMisconduct::None,
         }
     }
 
     pub(super) fn never_signs(&self, actor: usize) -> bool {
-        self.has_trick(actor, Trick::NeverSigns) || self.has_trick(actor, Trick::Disputes)
+        self.has_misconduct(actor, BuyerMisconduct::NeverSigns)
+            || self.has_misconduct(actor, BuyerMisconduct::Disputes)
     }
 
-    pub(super) fn has_trick(&self, actor: usize, trick: Trick) -> bool {
-        matches!(&self.actors.list[actor].role, Role::Buyer(buyer) if buyer.trick == trick)
+    pub(super) fn has_misconduct(&self, actor: usize, kind: BuyerMisconduct) -> bool {
+        matches!(&self.actors.list[actor].role, Role::Buyer(buyer) if buyer.misconduct == kind)
     }
 }

@@ -1,6 +1,6 @@
-//! Holds the state of a game, and changes it by moves and by the passage of time: the real exchange
-//! with one lease, and the true time of work and of holding the device. From these the game
-//! computes what each party gained and lost.
+//! Holds the state of an attack, and changes it by moves and by the passage of time: the real
+//! exchange with one lease, and the true time of work and of holding the device. From these the
+//! search computes what each party gained and lost.
 
 use souk_market::{
     AccountKey, Ask, Batch, Bid, BuyerFilter, Command, ContentId, Credits, DeviceId, DeviceMicros,
@@ -14,7 +14,7 @@ pub const LENGTH: Millis = Millis(1_800_000);
 /// Price of a device-second in micro-credits.
 pub const PRICE: Price = Price(1_000);
 /// Initial credits of each account.
-const PURSE: Credits = Credits(100_000_000);
+const INITIAL_CREDITS: Credits = Credits(100_000_000);
 
 /// A party of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +74,9 @@ impl Position {
         let accounts = [Side::Provider.account_key(), Side::Buyer.account_key()];
         let mut genesis = Genesis::new(Name::default(), operator);
         let [provider, buyer] = accounts;
-        let purses = [operator, provider, buyer].map(|key| (key, Name::default(), PURSE));
-        genesis.accounts = purses.into();
+        let endowed =
+            [operator, provider, buyer].map(|key| (key, Name::default(), INITIAL_CREDITS));
+        genesis.accounts = endowed.into();
         let began = Millis(1_000_000);
         let mut position = Position {
             exchange: Exchange::new(genesis),
@@ -150,7 +151,7 @@ impl Position {
     /// Returns an account's gain since the beginning, in micro-credits.
     pub fn gain(&self, side: Side) -> i64 {
         let signed = |credits: Credits| i64::try_from(credits.0).unwrap_or(i64::MAX);
-        signed(self.account(side).available) - signed(PURSE)
+        signed(self.account(side).available) - signed(INITIAL_CREDITS)
     }
 
     /// Returns the reputation that an account has lost.
@@ -207,7 +208,7 @@ impl Position {
         self.send_command(Side::Provider, Command::Settle(Box::new(receipt)))
     }
 
-    /// Returns everything on which the rest of a game depends.
+    /// Returns everything on which the rest of an attack depends.
     pub fn key(&self) -> Vec<u8> {
         let honest = (
             self.now,
@@ -252,7 +253,7 @@ fn make_bid(class: souk_market::Class) -> Bid {
         class,
         wants: Wants::default(),
         limit: Limit::Price(PRICE),
-        budget: PURSE,
+        budget: INITIAL_CREDITS,
         quantity: Units(1),
         all_or_none: false,
         duration: LENGTH,

@@ -1,5 +1,6 @@
-//! Imports the bytes of a model as a [`Graph`]: decodes, names, orders, binds, infers, folds, drops
-//! and costs its nodes.
+//! Builds a [`Graph`] from the bytes of an ONNX model, the first step of every plan and run:
+//! decodes the model, binds its inputs to the job's shapes, infers the types of all values, folds
+//! constants, drops nodes that no output needs, and computes costs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -141,7 +142,12 @@ impl Draft {
         Ok(draft)
     }
 
-    fn add(&mut self, name: &str, source: Source, fact: Fact) -> Result<ValueId, ImportError> {
+    fn add_value(
+        &mut self,
+        name: &str,
+        source: Source,
+        fact: Fact,
+    ) -> Result<ValueId, ImportError> {
         let id = ValueId(self.values.len());
         if self.by_name.insert(name.to_owned(), id).is_some() {
             let by = match source {
@@ -168,7 +174,7 @@ impl Draft {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<(), ImportError> {
         for input in graph.input.iter().filter(|input| wanted(input.name())) {
-            let id = self.add(input.name(), Source::Input, Fact::default())?;
+            let id = self.add_value(input.name(), Source::Input, Fact::default())?;
             self.values[id.0].stated = Some(input.clone());
             self.inputs.push(id);
             self.declared.push(input.clone());
@@ -187,16 +193,20 @@ impl Draft {
             .iter()
             .filter(|tensor| !given(tensor.name()))
         {
-            self.add_dense(tensor.clone(), files)?;
+            self.add_weight(tensor.clone(), files)?;
         }
         Ok(())
     }
 
-    fn add_dense(&mut self, tensor: TensorProto, files: &mut Files<'_>) -> Result<(), ImportError> {
+    fn add_weight(
+        &mut self,
+        tensor: TensorProto,
+        files: &mut Files<'_>,
+    ) -> Result<(), ImportError> {
         let name = tensor.name().to_owned();
         let constant = read_weight(tensor, files)?;
         let fact = constant_fact(&constant);
-        self.add(&name, Source::Constant(Box::new(constant)), fact)?;
+        self.add_value(&name, Source::Constant(Box::new(constant)), fact)?;
         Ok(())
     }
 
@@ -208,7 +218,7 @@ impl Draft {
         let mut names = NodeNames::default();
         for mut proto in protos {
             if let Some(tensor) = fold::constant_node(&proto) {
-                self.add_dense(tensor, files)?;
+                self.add_weight(tensor, files)?;
                 continue;
             }
             proto.name = Some(names.unique_name(&proto));
@@ -223,7 +233,8 @@ impl Draft {
             });
             for name in made {
                 let wanted = !name.is_empty();
-                let output = wanted.then(|| self.add(&name, Source::Node(id), Fact::default()));
+                let output =
+                    wanted.then(|| self.add_value(&name, Source::Node(id), Fact::default()));
                 self.nodes[id.0].outputs.push(output.transpose()?);
             }
         }
@@ -386,7 +397,7 @@ impl Draft {
 
     /// Keeps the nodes that the outputs need, renumbers them and computes costs.
     fn into_graph(self) -> Graph {
-        let (live_nodes, live_values) = self.find_live();
+        let (live_nodes, live_values) = self.find_live_nodes_and_values();
         let mut numbers = vec![ValueId(usize::MAX); self.values.len()];
         let mut values = Vec::new();
         for (old, value) in self.values.into_iter().enumerate() {
@@ -432,7 +443,7 @@ impl Draft {
         }
     }
 
-    fn find_live(&self) -> (Vec<bool>, Vec<bool>) {
+    fn find_live_nodes_and_values(&self) -> (Vec<bool>, Vec<bool>) {
         let mut nodes = vec![false; self.nodes.len()];
         let mut values = vec![false; self.values.len()];
         for id in self.outputs.iter().chain(&self.inputs) {

@@ -3,7 +3,7 @@
 
 use souk_consensus::LogTime;
 use souk_market::{AccountKey, Millis};
-use souk_roles::market::client::{Silence, ValidatorAnswer};
+use souk_roles::market::client::{NoReply, ValidatorAnswer};
 use souk_roles::market::market_protocol::Answer;
 
 use super::{ActorEvent, Waiter, Watcher};
@@ -16,13 +16,13 @@ impl World {
             return;
         }
         if self.nodes[node].running.is_none() {
-            return self.send_answer(&waiter, Err(Silence::Broken));
+            return self.send_answer(&waiter, Err(NoReply::Broken));
         }
         self.hand_in_for(waiter);
     }
 
     /// Sends a validator's answer to an actor.
-    pub(crate) fn send_answer(&mut self, waiter: &Waiter, answer: Result<Answer, Silence>) {
+    pub(crate) fn send_answer(&mut self, waiter: &Waiter, answer: Result<Answer, NoReply>) {
         let LogTime(time) = self.nodes[waiter.node].clock_time(self.now);
         let time = Some(Millis(time));
         let heard = answer.map(|answer| ValidatorAnswer { time, answer });

@@ -4,7 +4,7 @@ use crate::random::Random;
 
 /// A buyer's misconduct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trick {
+pub enum BuyerMisconduct {
     None,
     /// Its signatures reach no provider.
     NeverSigns,
@@ -18,23 +18,23 @@ pub enum Trick {
     Holds,
 }
 
-impl Trick {
+impl BuyerMisconduct {
     /// Draws a misconduct; half of the buyers have none.
     pub fn new(random: &mut Random) -> Self {
         match random.draw_below(10) {
-            0 => Trick::NeverSigns,
-            1 => Trick::Disputes,
-            2 => Trick::Vanishes,
-            3 => Trick::Refuses,
-            4 => Trick::Holds,
-            _ => Trick::None,
+            0 => BuyerMisconduct::NeverSigns,
+            1 => BuyerMisconduct::Disputes,
+            2 => BuyerMisconduct::Vanishes,
+            3 => BuyerMisconduct::Refuses,
+            4 => BuyerMisconduct::Holds,
+            _ => BuyerMisconduct::None,
         }
     }
 }
 
 /// A provider's misconduct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vice {
+pub enum ProviderMisconduct {
     /// The provider is honest.
     None,
     /// It sometimes returns wrong values.
@@ -47,15 +47,15 @@ pub enum Vice {
     Overbills,
 }
 
-impl Vice {
+impl ProviderMisconduct {
     /// Draws a misconduct; most providers have none.
     pub fn new(random: &mut Random) -> Self {
         match random.draw_below(10) {
-            0 => Vice::Lies,
-            1 => Vice::Stalls,
-            2 => Vice::Fails,
-            3 => Vice::Overbills,
-            _ => Vice::None,
+            0 => ProviderMisconduct::Lies,
+            1 => ProviderMisconduct::Stalls,
+            2 => ProviderMisconduct::Fails,
+            3 => ProviderMisconduct::Overbills,
+            _ => ProviderMisconduct::None,
         }
     }
 }

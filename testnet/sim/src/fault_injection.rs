@@ -6,7 +6,7 @@ use souk_roles::validator::event::Event as CoreEvent;
 
 use super::disk::{DiskFaults, SimDisk};
 use super::faults::{Boundary, Fault};
-use super::network::Storm;
+use super::network::MessageFaultRates;
 use super::world::actors::Role;
 use super::world::{Event, World};
 
@@ -113,7 +113,7 @@ impl World {
                 spread_ms,
                 ..
             } => {
-                let storm = Storm {
+                let storm = MessageFaultRates {
                     lost,
                     doubled,
                     damaged,

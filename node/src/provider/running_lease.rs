@@ -1,5 +1,5 @@
-//! Records what one lease has done so far at its provider: its traffic, report and trace, which the
-//! buyer and the owner see, and its runs, from which the provider's speed is judged.
+//! Records what a running lease has done so far at its provider: its traffic, report and trace,
+//! which the buyer and the owner see, and its runs, from which the provider's speed is judged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use souk_scheduler::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
 
 use crate::lease_report::{LeaseReport, PeerTraffic};
 
-/// The part by which the buyer's figure can differ from the graph's.
-const DOUBT: f64 = 0.05;
+/// The part by which the buyer's figure of a run's time can differ from the graph's.
+const TIME_TOLERANCE: f64 = 0.05;
 
 /// A running lease in its provider's shell.
-pub(super) struct Job {
+pub(super) struct RunningLease {
     /// Whether it has a single request.
-    pub(super) alone: bool,
+    pub(super) has_single_request: bool,
     /// Whether it is a session: then the inputs and outputs of a step are useless after a restart.
     pub(super) is_session: bool,
     /// The lease's executor, while it has one.
@@ -38,49 +38,49 @@ pub(super) struct Job {
     /// Device time of one run of each graph, by the figures of the ask.
     pub(super) promised: BTreeMap<ContentId, Option<Duration>>,
     /// Runs in progress, and the moment since which there is none.
-    at_work: u32,
+    runs_in_progress: u32,
     idle_since: Option<u64>,
     moved: Vec<PeerTraffic>,
     report: Option<Report>,
     timeline: Timeline,
-    made_bytes: u64,
+    output_bytes: u64,
 }
 
-impl Job {
-    pub(super) fn new(buyer: AccountKey, start: &Start) -> Job {
-        Job {
-            alone: start.last,
+impl RunningLease {
+    pub(super) fn new(buyer: AccountKey, start: &Start) -> RunningLease {
+        RunningLease {
+            has_single_request: start.last,
             is_session: start.sequences > 0,
             executor: None,
             contacts: start.peers.iter().map(Contact::from).collect(),
             readers: LeaseReaders::new(buyer, start),
             judged: JudgedRuns::default(),
             promised: BTreeMap::new(),
-            at_work: 0,
+            runs_in_progress: 0,
             idle_since: None,
             moved: Vec::new(),
             report: None,
             timeline: Timeline::default(),
-            made_bytes: 0,
+            output_bytes: 0,
         }
     }
 
     /// Returns the suffix of a name in a trace, which distinguishes requests.
     pub(super) fn trace_suffix(&self, request: Option<u32>) -> String {
-        match request.filter(|_| !self.alone) {
+        match request.filter(|_| !self.has_single_request) {
             Some(request) => format!(", request {request}"),
             None => String::new(),
         }
     }
 
     /// Notes that everything but its inputs is ready for the first run.
-    pub(super) fn is_ready(&mut self) {
+    pub(super) fn on_ready(&mut self) {
         self.idle_since = Some(unix_us());
     }
 
     /// Notes that a run begins: until then the device waited for its inputs.
     pub(super) fn on_run_begin(&mut self, label: &str, request: u32) {
-        self.at_work += 1;
+        self.runs_in_progress += 1;
         if let Some(since) = self.idle_since.take() {
             let name = format!("inputs{}", self.trace_suffix(Some(request)));
             self.timeline
@@ -90,18 +90,18 @@ impl Job {
 
     /// Notes that a run has ended, with its report if it succeeded.
     pub(super) fn on_run_end(&mut self, ran: Option<(Report, Timeline, u64)>) {
-        self.at_work = self.at_work.saturating_sub(1);
-        if self.at_work == 0 {
+        self.runs_in_progress = self.runs_in_progress.saturating_sub(1);
+        if self.runs_in_progress == 0 {
             self.idle_since = Some(unix_us());
         }
-        let Some((told, timeline, bytes)) = ran else {
+        let Some((run_report, timeline, bytes)) = ran else {
             return;
         };
-        self.made_bytes += bytes;
+        self.output_bytes += bytes;
         self.timeline.merge(timeline);
         match &mut self.report {
-            None => self.report = Some(told),
-            Some(report) => report.add(told),
+            None => self.report = Some(run_report),
+            Some(report) => report.add(run_report),
         }
     }
 
@@ -118,7 +118,8 @@ impl Job {
         }
     }
 
-    pub(super) fn push(&mut self, span: Span) {
+    /// Adds a span to the trace.
+    pub(super) fn push_span(&mut self, span: Span) {
         self.timeline.push(span);
     }
 
@@ -132,7 +133,7 @@ impl Job {
             report,
             timeline: self.timeline,
         };
-        (shown, self.made_bytes)
+        (shown, self.output_bytes)
     }
 }
 
@@ -192,9 +193,9 @@ impl JudgedRuns {
 /// Returns the device time of one run by the figures of an ask: the buyer's figure, unless it
 /// contradicts the graph. A buyer that states too little work could otherwise make an honest
 /// provider certify that it is slow.
-pub(super) fn plausible_time(own: Duration, told: Duration) -> Duration {
-    let near = own.mul_f64(1.0 - DOUBT)..=own.mul_f64(1.0 + DOUBT);
-    if near.contains(&told) { told } else { own }
+pub(super) fn plausible_time(own: Duration, stated: Duration) -> Duration {
+    let near = own.mul_f64(1.0 - TIME_TOLERANCE)..=own.mul_f64(1.0 + TIME_TOLERANCE);
+    if near.contains(&stated) { stated } else { own }
 }
 
 #[cfg(test)]

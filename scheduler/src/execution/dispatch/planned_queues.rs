@@ -1,5 +1,6 @@
-//! Dispatches a planned graph: each device goes through its own list, and counts only inputs from
-//! other devices.
+//! Queues of a planned job: each device runs the tasks of its own list in the order of the plan,
+//! and waits only for inputs from other devices. An idle device runs a later task first, or steals
+//! one from the end of another device's list.
 
 use super::{
     BATCH_TASKS, BATCH_TIME, Dispatch, DispatchMode, STEAL_GAIN, TaskState, can_join_batch,
@@ -25,14 +26,18 @@ struct Stealable {
 /// The lists of all devices.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedQueues {
+    /// For each device, its tasks in the order of their planned start.
     order: Vec<Vec<u32>>,
+    /// For each device, the position of its next task in its list.
     cursor: Vec<usize>,
+    /// For each task, the device whose list it is in.
     home: Vec<u8>,
     /// For each task, the number of unfinished inputs that its own device's list does not order
     /// before it.
     pending: Vec<u32>,
-    /// Tasks whose end must be reported to all readers, on any device.
-    told: Vec<bool>,
+    /// Tasks that run outside the order of their list: their end must be reported to all readers,
+    /// on any device.
+    out_of_order: Vec<bool>,
 }
 
 impl PlannedQueues {
@@ -50,7 +55,7 @@ impl PlannedQueues {
         for list in &mut order {
             list.sort_by_key(|&task| (start[task as usize], position[task as usize]));
         }
-        let told: Vec<bool> = state
+        let out_of_order: Vec<bool> = state
             .iter()
             .map(|state| *state == TaskState::Taken)
             .collect();
@@ -68,7 +73,7 @@ impl PlannedQueues {
             home: device.iter().map(|&device| device as u8).collect(),
             order,
             pending,
-            told,
+            out_of_order,
         }
     }
 }
@@ -89,8 +94,8 @@ impl Dispatch {
     }
 
     /// Sums the estimates of every list again.
-    pub(super) fn begin_planned(&mut self) {
-        self.believed.clone_from(&self.speeds);
+    pub(super) fn sum_planned_loads(&mut self) {
+        self.planned_speeds.clone_from(&self.speeds);
         for device in 0..self.load.len() {
             let list = &self.lists_now().order[device];
             let estimates = list
@@ -129,11 +134,11 @@ impl Dispatch {
                 self.assign_task(task, device, batch);
             }
         }
-        if batch.is_empty() && !self.keeps {
+        if batch.is_empty() && !self.keeps_plan {
             time = self.take_ahead(device, now, batch);
         }
         self.load[device] = self.load[device].saturating_sub(time);
-        if batch.is_empty() && !self.keeps {
+        if batch.is_empty() && !self.keeps_plan {
             time = self.steal_planned(device, now, batch);
         }
         self.busy_until[device] = now + time;
@@ -154,8 +159,8 @@ impl Dispatch {
             return 0;
         };
         self.counts.ahead += 1;
-        self.lists_mut().told[task as usize] = true;
-        self.tell_own_readers(task);
+        self.lists_mut().out_of_order[task as usize] = true;
+        self.count_for_local_readers(task);
         let time = self.estimate_time(task as usize, device);
         self.assign_task(task, device, batch);
         time
@@ -170,7 +175,7 @@ impl Dispatch {
             .filter(|(before, _)| self.state[*before] != TaskState::Done);
         let each = undone.map(|(before, _)| match self.state[before] {
             TaskState::Taken => {
-                self.busy_until[usize::from(self.place[before])].saturating_sub(now)
+                self.busy_until[usize::from(self.device_by_task[before])].saturating_sub(now)
             }
             _ => Time::MAX,
         });
@@ -187,7 +192,7 @@ impl Dispatch {
 
     /// Makes a task's readers on its own device count it, because it leaves its place in their
     /// list.
-    fn tell_own_readers(&mut self, task: u32) {
+    fn count_for_local_readers(&mut self, task: u32) {
         let problem = self.problem.clone();
         let lists = self.lists_mut();
         let home = lists.home[task as usize];
@@ -212,8 +217,8 @@ impl Dispatch {
         for task in stealable.tasks {
             let elsewhere = self.estimate_time(task as usize, owner);
             self.load[owner] = self.load[owner].saturating_sub(elsewhere);
-            self.lists_mut().told[task as usize] = true;
-            self.tell_own_readers(task);
+            self.lists_mut().out_of_order[task as usize] = true;
+            self.count_for_local_readers(task);
             self.assign_task(task, device, batch);
         }
         stealable.time
@@ -256,9 +261,10 @@ impl Dispatch {
         };
         let mut wake = 0;
         for &task in tasks {
-            let (home, told) = (lists.home[task as usize], lists.told[task as usize]);
+            let (home, out_of_order) =
+                (lists.home[task as usize], lists.out_of_order[task as usize]);
             for (after, _) in self.problem.readers_of(task as usize) {
-                if !told && lists.home[after] == home {
+                if !out_of_order && lists.home[after] == home {
                     continue;
                 }
                 let pending = &mut lists.pending[after];

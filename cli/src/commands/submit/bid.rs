@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use souk_folder::clock::unix_ms;
 use souk_node::buyer::job::Job;
-use souk_node::buyer::resting_bid::{OwnPrice, RestingError};
+use souk_node::buyer::resting_bid::{LimitPrice, RestingError};
 use souk_node::buyer::{Buyer, Quote, QuoteError};
 use souk_node::market::{JobId, Lease, LeaseState, Millis, OrderId, Price};
 
@@ -23,7 +23,7 @@ pub async fn quote_with_bid(
     buyer: &Buyer,
     job: &mut Job,
     args: &SubmitArgs,
-) -> Result<(Quote, Option<OwnPrice>), Failure> {
+) -> Result<(Quote, Option<LimitPrice>), Failure> {
     let Some(bid) = args.bid.map(Price) else {
         return Ok((buyer.quote_job(job).await.map_err(from_quote)?, None));
     };
@@ -42,7 +42,7 @@ pub async fn quote_with_bid(
         .await
         .map_err(from_quote)?
         .with_price(bid);
-    let own = OwnPrice {
+    let own = LimitPrice {
         price: bid,
         until: Millis(unix_ms().saturating_add(to_millis(wait))),
         displace: Millis(args.displace.map_or(0, to_millis)),
@@ -58,7 +58,7 @@ pub async fn buy_with_bid(
     id: JobId,
     kept: &JobFiles,
     quote: &Quote,
-    own: OwnPrice,
+    own: LimitPrice,
 ) -> Result<Lease, Failure> {
     let mut stops = stop::Requests::new();
     let rested = buyer.place_bid(quote, &job.limits, (id, own)).await;

@@ -17,7 +17,7 @@ use crate::show;
 /// Largest number of decisions to compare.
 const DECISIONS_MAX: usize = 1_000_000;
 
-/// A row of the file.
+/// A row of the statement's file.
 #[derive(Debug, Deserialize)]
 struct Row {
     direction: String,
@@ -25,9 +25,10 @@ struct Row {
     reference: String,
 }
 
-/// The facts by which both sides identify a movement.
+/// A movement in the books of the market or of the outside account: the facts by which both
+/// identify it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct OutsideEntry {
+struct BookEntry {
     direction: &'static str,
     micro_credits: Credits,
     reference: String,
@@ -45,16 +46,16 @@ pub(super) async fn run(folder: &Path, output: Output, file: &Path) -> Outcome {
             request,
             confirmed: true,
             ..
-        } => Some(to_outside_entry(request)),
+        } => Some(to_book_entry(request)),
         _ => None,
     });
-    let mut counts: BTreeMap<OutsideEntry, (usize, usize)> = BTreeMap::new();
+    let mut counts: BTreeMap<BookEntry, (usize, usize)> = BTreeMap::new();
     confirmed.for_each(|it| counts.entry(it).or_default().0 += 1);
     outside
         .into_iter()
         .for_each(|it| counts.entry(it).or_default().1 += 1);
     let matched: usize = counts.values().map(|(market, file)| market.min(file)).sum();
-    let alone = |market: bool| -> Vec<(&OutsideEntry, usize)> {
+    let alone = |market: bool| -> Vec<(&BookEntry, usize)> {
         let over = |(here, there): (usize, usize)| here.saturating_sub(there);
         let over = counts
             .iter()
@@ -85,9 +86,9 @@ pub(super) async fn run(folder: &Path, output: Output, file: &Path) -> Outcome {
     }
 }
 
-fn print_movements(what: &str, movements: &[(&OutsideEntry, usize)]) {
+fn print_movements(what: &str, movements: &[(&BookEntry, usize)]) {
     for (movement, count) in movements {
-        let OutsideEntry {
+        let BookEntry {
             direction,
             micro_credits,
             reference,
@@ -99,8 +100,8 @@ fn print_movements(what: &str, movements: &[(&OutsideEntry, usize)]) {
     }
 }
 
-fn to_outside_entry(request: &MoneyRequest) -> OutsideEntry {
-    OutsideEntry {
+fn to_book_entry(request: &MoneyRequest) -> BookEntry {
+    BookEntry {
         direction: match request.direction {
             Direction::Deposit => "deposit",
             Direction::Withdrawal => "withdrawal",
@@ -110,7 +111,7 @@ fn to_outside_entry(request: &MoneyRequest) -> OutsideEntry {
     }
 }
 
-fn read_entries(file: &Path) -> Result<Vec<OutsideEntry>, Failure> {
+fn read_entries(file: &Path) -> Result<Vec<BookEntry>, Failure> {
     let hint = "the first line is direction,amount,reference; then for example \
                 deposit,12.5,invoice 7";
     let wrong = |cause: String| {
@@ -133,7 +134,7 @@ fn read_entries(file: &Path) -> Result<Vec<OutsideEntry>, Failure> {
         };
         let amount = credits(&row.amount);
         let amount = amount.map_err(|cause| wrong(format!("line {line}: {cause}")))?;
-        Ok(OutsideEntry {
+        Ok(BookEntry {
             direction,
             micro_credits: Credits(amount),
             reference: row.reference,

@@ -77,7 +77,7 @@ pub fn channels_model(
                 replace_weight(proto, sliced.0, sliced.1, &mut weights);
             }
         }
-        keep_whole(proto, values, graph, &mut weights)?;
+        add_uncut_weights(proto, values, graph, &mut weights)?;
     }
     Ok((encode_model(&model), weights))
 }
@@ -183,7 +183,7 @@ fn replace_weight(
 }
 
 /// Adds the uncut weights, which every part needs.
-fn keep_whole(
+fn add_uncut_weights(
     proto: &GraphProto,
     values: &dyn Fn(&Weight) -> Option<Bytes>,
     graph: &Graph,

@@ -17,7 +17,7 @@ use super::Quote;
 
 /// The three parts, in seconds, and the price.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Times {
+pub struct JobTimes {
     /// Until the providers have all their inputs.
     pub upload: f64,
     /// Everything else.
@@ -30,7 +30,7 @@ pub struct Times {
 
 /// Measures a job's times by its events.
 #[derive(Clone, Copy, Debug)]
-pub struct Watch {
+pub struct JobStopwatch {
     begun: Instant,
     upload: Duration,
     compute: Duration,
@@ -40,12 +40,12 @@ pub struct Watch {
     done: Option<Instant>,
 }
 
-impl Times {
+impl JobTimes {
     /// Returns the times of a plan, with the overheads of earlier jobs at its providers.
     #[must_use]
-    pub fn from_quote(quote: &Quote) -> Times {
+    pub fn from_quote(quote: &Quote) -> JobTimes {
         let overheads = quote.overheads;
-        Times {
+        JobTimes {
             upload: quote.upload_seconds() + overheads.upload,
             wait: quote.hop_seconds + overheads.wait,
             compute: quote.run_seconds() * overheads.compute,
@@ -61,14 +61,14 @@ impl Times {
 
     /// Replaces the price by the amount that the buyer paid.
     #[must_use]
-    pub fn with_price(self, price: u64) -> Times {
-        Times { price, ..self }
+    pub fn with_price(self, price: u64) -> JobTimes {
+        JobTimes { price, ..self }
     }
 
     /// Replaces compute by the time on the devices' own clocks, because the buyer learns of it
     /// later.
     #[must_use]
-    pub fn by_devices(self, timeline: &Timeline) -> Times {
+    pub fn by_devices(self, timeline: &Timeline) -> JobTimes {
         let computed = timeline.spans().iter();
         let computed = computed.filter(|span| span.kind == SpanKind::Compute);
         let ends = computed.map(|span| (span.start.0, span.end.0));
@@ -76,7 +76,7 @@ impl Times {
             return self;
         };
         let compute = (end.saturating_sub(start) as f64 / 1e6).min(self.total_seconds());
-        Times {
+        JobTimes {
             upload: self.upload.min(self.total_seconds() - compute),
             wait: (self.total_seconds() - compute - self.upload).max(0.0),
             compute,
@@ -101,11 +101,11 @@ impl Times {
     }
 }
 
-impl Watch {
+impl JobStopwatch {
     /// Starts measuring now.
     #[must_use]
-    pub fn start() -> Watch {
-        Watch {
+    pub fn start() -> JobStopwatch {
+        JobStopwatch {
             begun: Instant::now(),
             upload: Duration::ZERO,
             compute: Duration::ZERO,
@@ -135,11 +135,11 @@ impl Watch {
 
     /// Returns the times measured up to `now`.
     #[must_use]
-    pub fn into_times(mut self, now: Instant) -> Times {
+    pub fn into_times(mut self, now: Instant) -> JobTimes {
         self.close_attempt();
         let all = now.duration_since(self.begun);
         let wait = all.saturating_sub(self.upload).saturating_sub(self.compute);
-        Times {
+        JobTimes {
             upload: self.upload.as_secs_f64(),
             wait: wait.as_secs_f64(),
             compute: self.compute.as_secs_f64(),
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_job_is_uploaded_computed_and_waited_for() {
-        let mut watch = Watch::start();
+        let mut watch = JobStopwatch::start();
         let at = |ms| watch.begun + Duration::from_millis(ms);
         let provider = AccountKey([1; 32]);
         let part = String::new();

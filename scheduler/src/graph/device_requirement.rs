@@ -1,5 +1,5 @@
-//! Reads and writes the wish of a node for a device: words in the node's metadata, which travel
-//! with the model, such as `gpu`. The buyer sets wishes, and device groups honour them.
+//! Reads and writes the requirement of a node for a device: words in the node's metadata, which
+//! travel with the model, such as `gpu`. The buyer sets them, and device groups honour them.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub const BACKEND_KEY: &str = "souk.backend";
 
 /// The device that a node asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish<'a> {
+pub struct DeviceRequirement<'a> {
     /// Kinds of devices, or parts of models' names; empty for any.
     words: Vec<&'a str>,
     /// Name of the required backend; none for any.
@@ -28,7 +28,7 @@ impl Graph {
     /// these words names: a kind, for example `gpu`, or a part of a model's name. Empty words ask
     /// for nothing. `backend` works in the same way.
     #[must_use]
-    pub fn asking_for(mut self, words: &[String], backend: Option<Backend>) -> Self {
+    pub fn with_device_requirement(mut self, words: &[String], backend: Option<Backend>) -> Self {
         let device = (!words.is_empty()).then(|| (DEVICE_KEY, words.join(",")));
         let through = backend.map(|backend| (BACKEND_KEY, backend.name().to_owned()));
         for (key, value) in device.into_iter().chain(through) {
@@ -47,13 +47,13 @@ impl Graph {
 impl Node {
     /// Returns the device that the node asks for; `None` if any device will do.
     #[must_use]
-    pub fn device_wish(&self) -> Option<Wish<'_>> {
-        let wish = Wish {
+    pub fn device_requirement(&self) -> Option<DeviceRequirement<'_>> {
+        let requirement = DeviceRequirement {
             words: self.metadata_words(DEVICE_KEY).collect(),
             backend: self.metadata_words(BACKEND_KEY).next(),
         };
-        let asks = !wish.words.is_empty() || wish.backend.is_some();
-        asks.then_some(wish)
+        let asks = !requirement.words.is_empty() || requirement.backend.is_some();
+        asks.then_some(requirement)
     }
 
     /// Returns the words under a key.
@@ -65,7 +65,7 @@ impl Node {
     }
 }
 
-impl Wish<'_> {
+impl DeviceRequirement<'_> {
     /// Returns whether a device meets the request.
     #[must_use]
     pub fn is_met_by(&self, profile: &Profile) -> bool {
@@ -75,7 +75,7 @@ impl Wish<'_> {
     }
 }
 
-impl fmt::Display for Wish<'_> {
+impl fmt::Display for DeviceRequirement<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.words.as_slice() {
             [] => f.write_str("any device")?,

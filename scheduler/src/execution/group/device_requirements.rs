@@ -1,31 +1,31 @@
-//! Applies the wishes of nodes for a device, which are words in the model's metadata: bars a node
-//! from all other devices, if a device that it asks for can run it. The group calls it before it
-//! plans.
+//! Applies the requirements of nodes for a device, which are words in the model's metadata: bars a
+//! node from all other devices, if a device that it asks for can run it. The group calls it before
+//! it plans.
 
 use std::collections::BTreeSet;
 
 use super::GroupDevice;
 use super::group_problem::GroupProblem;
-use super::refusals::Lack;
+use super::refusals::UnsupportedNode;
 use crate::graph::NodeId;
 
 /// Bars each node that asks for a device from all other devices, unless no such device can run it:
 /// those in `barred` refused it, those in `lost` have failed. Returns the requests for devices that
 /// the group does not have.
-pub(super) fn apply_device_wishes(
+pub(super) fn restrict_devices(
     group: &mut GroupProblem,
     members: &[GroupDevice],
     barred: &BTreeSet<(usize, NodeId)>,
     lost: u64,
-) -> Vec<Lack> {
+) -> Vec<UnsupportedNode> {
     let graph = group.graph.clone();
     let mut unmet = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {
-        let Some(wish) = node.device_wish() else {
+        let Some(requirement) = node.device_requirement() else {
             continue;
         };
         let id = NodeId(index);
-        let meant = |device: usize| wish.is_met_by(members[device].processor.profile());
+        let meant = |device: usize| requirement.is_met_by(members[device].processor.profile());
         let takes = |device: usize| {
             lost >> device & 1 == 0
                 && !barred.contains(&(device, id))
@@ -33,12 +33,16 @@ pub(super) fn apply_device_wishes(
         };
         let devices = 0..members.len();
         if devices.clone().any(|device| meant(device) && takes(device)) {
-            group.wished = true;
+            group.has_requirements = true;
             for device in devices.filter(|&device| !meant(device)) {
                 group.known.bar_node(device, id);
             }
         } else if !devices.clone().any(meant) {
-            unmet.push(Lack::from_unmet_wish(id, node, &wish));
+            unmet.push(UnsupportedNode::from_unmet_requirement(
+                id,
+                node,
+                &requirement,
+            ));
         }
     }
     unmet

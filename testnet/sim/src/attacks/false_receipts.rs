@@ -1,5 +1,5 @@
 //! Makes the receipts that a lying provider could write: for each field, the honest receipt with
-//! that field false. The games let an honest buyer decide about each.
+//! that field false. The search lets an honest buyer decide about each.
 //!
 //! The table destructures a receipt without a rest pattern, so a new field will not compile until
 //! its row shows how a provider would falsify it.
@@ -10,14 +10,14 @@ use souk_market::{
 };
 
 /// A receipt with one false field.
-pub struct Lie {
+pub struct FalseReceipt {
     /// The field's name.
     pub field: &'static str,
     /// The false receipt.
     pub body: ReceiptBody,
 }
 
-macro_rules! lies {
+macro_rules! false_receipts {
     ($honest:expr; $($field:ident => $value:expr;)+) => {{
         let honest: &ReceiptBody = $honest;
         // Names every field and no other.
@@ -25,13 +25,13 @@ macro_rules! lies {
         vec![$({
             let mut body = honest.clone();
             body.$field = $value;
-            Lie { field: stringify!($field), body }
+            FalseReceipt { field: stringify!($field), body }
         }),+]
     }};
 }
 
-/// Returns all lies about a lease that can have used at most `possible`.
-pub fn make_lies(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<Lie> {
+/// Returns all false receipts of a lease that can have used at most `possible`.
+pub fn make_false_receipts(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<FalseReceipt> {
     let account = AccountKey([9; 32]);
     let content = ContentId([9; 32]);
     let class = Class {
@@ -39,7 +39,7 @@ pub fn make_lies(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<Lie> {
         ..honest.class
     };
     let idle = DeviceMicros(possible.0.saturating_sub(honest.usage.0));
-    let mut lies = lies! { honest;
+    let mut receipts = false_receipts! { honest;
         market => MarketId([9; 32]);
         lease => LeaseId(honest.lease.0 + 1);
         job => JobId([9; 32]);
@@ -65,11 +65,11 @@ pub fn make_lies(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<Lie> {
         finished => honest.finished.saturating_add(Millis(1));
     };
     // If a liar falsifies a factor of the sum, it adapts the sum.
-    for lie in &mut lies {
-        if lie.field != "amount" {
-            let due = ReceiptBody::amount_due(lie.body.price, lie.body.billable_usage());
-            lie.body.amount = due.unwrap_or(lie.body.amount);
+    for forged in &mut receipts {
+        if forged.field != "amount" {
+            let due = ReceiptBody::amount_due(forged.body.price, forged.body.billable_usage());
+            forged.body.amount = due.unwrap_or(forged.body.amount);
         }
     }
-    lies
+    receipts
 }

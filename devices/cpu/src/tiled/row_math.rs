@@ -1,5 +1,6 @@
-//! Exponentials, the hyperbolic tangent, and sums over a row, from which the engines compute
-//! softmax, norms and activations. The passes over rows are compiled for every vector width.
+//! Arithmetic on the values of one row (the exponential, the hyperbolic tangent, sums and other
+//! folds), from which the engines compute softmax, norms and activations. The passes over rows are
+//! compiled for every vector width.
 
 use super::vectors::pass;
 
@@ -22,7 +23,7 @@ pass! {
 }
 
 pass! {
-    /// Every value times a factor.
+    /// Multiplies every value by a factor.
     fn multiply_row(row: &mut [f32], factor: f32) {
         for value in row {
             *value *= factor;
@@ -30,23 +31,24 @@ pass! {
     }
 }
 
-/// All values drawn together, many side by side.
+/// Folds all values into one, many side by side: `fold` adds a value to a partial result, `join`
+/// combines two partial results.
 #[inline(always)]
 pub(crate) fn fold_lanes(
     values: &[f32],
     start: f32,
-    draw: impl Fn(f32, f32) -> f32,
+    fold: impl Fn(f32, f32) -> f32,
     join: impl Fn(f32, f32) -> f32,
 ) -> f32 {
     let mut held = [start; SUMS];
     let mut whole = values.chunks_exact(SUMS);
     for chunk in &mut whole {
         for (held, value) in held.iter_mut().zip(chunk) {
-            *held = draw(*held, *value);
+            *held = fold(*held, *value);
         }
     }
     for (held, value) in held.iter_mut().zip(whole.remainder()) {
-        *held = draw(*held, *value);
+        *held = fold(*held, *value);
     }
     let mut width = SUMS;
     while width > 1 {
@@ -82,8 +84,8 @@ pub(crate) fn exponential(value: f32) -> f32 {
     }
     sum = sum * rest * rest + rest + 1.0;
     let exponent = (shifted.to_bits() << 23).wrapping_add(0x3f80_0000);
-    let made = sum * f32::from_bits(exponent);
-    if value < EXPONENT_MIN { 0.0 } else { made }
+    let result = sum * f32::from_bits(exponent);
+    if value < EXPONENT_MIN { 0.0 } else { result }
 }
 
 /// Further than this the hyperbolic tangent is one as far as a float can tell.

@@ -1,4 +1,5 @@
-//! Calls to cuBLASLt: the descriptions of products, and the algorithm it chose for each.
+//! Multiplies matrices with cuBLASLt: describes each product to the library, and keeps the
+//! algorithm that the library chose for it.
 
 #![expect(
     unsafe_code,
@@ -16,35 +17,35 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 
 use super::{Span, error_text};
-use crate::product::{Product, Side, Terms};
+use crate::product::{CublasTypes, Product, Side};
 
 /// Memory that cuBLASLt's kernels may use: as much as NVIDIA advises, from Hopper on and before.
 const WORKSPACE_BYTES: usize = 4 << 20;
 const WORKSPACE_BYTES_HOPPER: usize = 32 << 20;
 const HOPPER: (u8, u8) = (9, 0);
 /// Upper bound on the forms of products whose algorithm the library keeps.
-const WAYS_MAX: usize = 4096;
+const ALGORITHMS_MAX: usize = 4096;
 
-/// The library, for one card.
-pub(super) struct Library {
+/// A handle of the library on one card.
+pub(super) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     workspace: CudaSlice<u8>,
     stream: Arc<CudaStream>,
     capability: (u8, u8),
-    /// For each form of product the way it is done; `None` for one that the library refused.
-    ways: Mutex<BTreeMap<Vec<u64>, Option<Way>>>,
+    /// The algorithm for each form of product; `None` for a form that the library refused.
+    algorithms: Mutex<BTreeMap<Vec<u64>, Option<Algorithm>>>,
 }
 
 #[derive(Clone, Copy)]
-struct Way {
-    terms: Terms,
-    algorithm: sys::cublasLtMatmulAlgo_t,
+struct Algorithm {
+    terms: CublasTypes,
+    cublas: sys::cublasLtMatmulAlgo_t,
 }
 
 // SAFETY: the library says that its handle can be used by several threads.
-unsafe impl Send for Library {}
+unsafe impl Send for CublasLt {}
 // SAFETY: as above; a lock guards the mutable part.
-unsafe impl Sync for Library {}
+unsafe impl Sync for CublasLt {}
 
 /// The description of a product: its operation, and the layouts of the operands and the result.
 struct ProductDescription {
@@ -53,8 +54,8 @@ struct ProductDescription {
     layouts: Vec<sys::cublasLtMatrixLayout_t>,
 }
 
-impl Library {
-    /// Opens it for a card.
+impl CublasLt {
+    /// Opens the library for a card.
     pub(super) fn open(stream: Arc<CudaStream>, capability: (u8, u8)) -> Result<Self, String> {
         let bytes = match capability >= HOPPER {
             true => WORKSPACE_BYTES_HOPPER,
@@ -67,35 +68,42 @@ impl Library {
             workspace,
             stream,
             capability,
-            ways: Mutex::default(),
+            algorithms: Mutex::default(),
         })
     }
 
-    /// Whether the library computes such a product on this card.
+    /// Returns whether the library computes such a product on this card.
     pub(super) fn can_multiply<P>(&self, product: &Product<P>) -> bool {
         self.find_algorithm(product).is_some()
     }
 
-    /// How a product is done, asked for once.
-    fn find_algorithm<P>(&self, product: &Product<P>) -> Option<Way> {
+    /// Returns the algorithm of a product, which it asks of the library once.
+    fn find_algorithm<P>(&self, product: &Product<P>) -> Option<Algorithm> {
         let form = product.algorithm_key();
-        let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(way) = ways.get(&form) {
-            return *way;
+        let mut algorithms = self
+            .algorithms
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(algorithm) = algorithms.get(&form) {
+            return *algorithm;
         }
-        let way = product
+        let algorithm = product
             .compute_terms(self.capability)
             .and_then(|terms| self.query_algorithm(product, terms).ok());
-        if ways.len() >= WAYS_MAX {
-            ways.clear();
+        if algorithms.len() >= ALGORITHMS_MAX {
+            algorithms.clear();
         }
-        ways.insert(form, way);
-        way
+        algorithms.insert(form, algorithm);
+        algorithm
     }
 
-    /// The fastest way the library knows.
-    fn query_algorithm<P>(&self, product: &Product<P>, terms: Terms) -> Result<Way, CublasError> {
-        let described = ProductDescription::for_product(product, terms)?;
+    /// Asks the library for its fastest algorithm.
+    fn query_algorithm<P>(
+        &self,
+        product: &Product<P>,
+        terms: CublasTypes,
+    ) -> Result<Algorithm, CublasError> {
+        let description = ProductDescription::for_product(product, terms)?;
         let preference = result::create_matmul_pref()?;
         let bytes = self.workspace.len();
         let most =
@@ -106,10 +114,10 @@ impl Library {
             let place = ptr::from_ref(&bytes).cast();
             result::set_matmul_pref_attribute(preference, most, place, size_of::<usize>()).and_then(
                 |()| {
-                    let [right, left, made] = described.layouts();
+                    let [right, left, made] = description.to_layouts();
                     result::get_matmul_algo_heuristic(
                         self.handle,
-                        described.operation,
+                        description.operation,
                         right,
                         left,
                         made,
@@ -121,37 +129,39 @@ impl Library {
         };
         // SAFETY: this function created it and does not use it again.
         unsafe { result::destroy_matmul_pref(preference) }?;
-        Ok(Way {
+        Ok(Algorithm {
             terms,
-            algorithm: found?.algo,
+            cublas: found?.algo,
         })
     }
 
-    /// Does a product that it takes.
+    /// Computes a product that the library does not refuse.
     pub(super) fn multiply_matrices(&self, product: &Product<Span>) -> Result<(), String> {
-        let way = self.find_algorithm(product);
-        let way = way.ok_or_else(|| "the library of products refused this one".to_owned())?;
-        let described = ProductDescription::for_product(product, way.terms).map_err(error_text)?;
+        let algorithm = self.find_algorithm(product);
+        let algorithm =
+            algorithm.ok_or_else(|| "the library of products refused this one".to_owned())?;
+        let description =
+            ProductDescription::for_product(product, algorithm.terms).map_err(error_text)?;
         if let Some(bias) = &product.bias {
             let place = Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
-            described
+            description
                 .set_attribute(place, &bias.address())
                 .map_err(error_text)?;
         }
         if let Some([left, right]) = &product.scales {
             let first = Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER;
-            described
+            description
                 .set_attribute(first, &right.address())
                 .map_err(error_text)?;
             let second = Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER;
-            described
+            description
                 .set_attribute(second, &left.address())
                 .map_err(error_text)?;
         }
-        let [right, left, made] = described.layouts();
+        let [right, left, made] = description.to_layouts();
         // Both are of the sums' type: a float, or for 8-bit integers one of 32 bits. Zero has the
         // same bits in both.
-        let alpha = match way.terms.factor {
+        let alpha = match algorithm.terms.factor {
             cudaDataType_t::CUDA_R_32I => (product.factor as i32).cast_unsigned(),
             _ => product.factor.to_bits(),
         };
@@ -159,10 +169,10 @@ impl Library {
         let (workspace, _held) = self.workspace.device_ptr(&self.stream);
         // SAFETY: the layouts describe the shapes of the memory named here, which the caller keeps
         // alive. Both factors have the scale's type, and the call reads them before it returns.
-        let done = unsafe {
+        let status = unsafe {
             result::matmul(
                 self.handle,
-                described.operation,
+                description.operation,
                 ptr::from_ref(&alpha).cast(),
                 ptr::from_ref(&beta).cast(),
                 to_pointer(product.right.place.address()),
@@ -173,17 +183,17 @@ impl Library {
                 made,
                 to_pointer(product.result.address()).cast_mut(),
                 made,
-                &raw const way.algorithm,
+                &raw const algorithm.cublas,
                 to_pointer(workspace).cast_mut(),
                 self.workspace.len(),
                 self.stream.cu_stream().cast(),
             )
         };
-        done.map_err(error_text)
+        status.map_err(error_text)
     }
 }
 
-impl Drop for Library {
+impl Drop for CublasLt {
     fn drop(&mut self) {
         // SAFETY: this value owns the handle and does not use it again. If the release fails, no
         // caller can do anything about it.
@@ -192,27 +202,27 @@ impl Drop for Library {
 }
 
 impl ProductDescription {
-    fn for_product<P>(product: &Product<P>, terms: Terms) -> Result<Self, CublasError> {
+    fn for_product<P>(product: &Product<P>, terms: CublasTypes) -> Result<Self, CublasError> {
         let operation = result::create_matmul_desc(terms.compute, terms.factor)?;
-        let mut described = Self {
+        let mut description = Self {
             operation,
             layouts: Vec::with_capacity(3),
         };
         let flip = |side: &Side<P>| u32::from(side.is_transposed);
-        described.set_attribute(
+        description.set_attribute(
             Attribute::CUBLASLT_MATMUL_DESC_TRANSA,
             &flip(&product.right),
         )?;
-        described.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &flip(&product.left))?;
-        described.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &terms.epilogue)?;
+        description.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &flip(&product.left))?;
+        description.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &terms.epilogue)?;
         let Product {
             rows,
             columns,
             depth,
             ..
         } = *product;
-        described.add_layout(terms.right, &product.right, columns, depth, product)?;
-        described.add_layout(terms.left, &product.left, depth, rows, product)?;
+        description.add_layout(terms.right, &product.right, columns, depth, product)?;
+        description.add_layout(terms.left, &product.left, depth, rows, product)?;
         let made = Side {
             place: (),
             dtype: product.made,
@@ -220,8 +230,8 @@ impl ProductDescription {
             pitch: columns,
             stride: rows * columns,
         };
-        described.add_layout(terms.made, &made, columns, rows, product)?;
-        Ok(described)
+        description.add_layout(terms.made, &made, columns, rows, product)?;
+        Ok(description)
     }
 
     /// Sets one attribute of the operation.
@@ -264,7 +274,7 @@ impl ProductDescription {
         }
     }
 
-    fn layouts(&self) -> [sys::cublasLtMatrixLayout_t; 3] {
+    fn to_layouts(&self) -> [sys::cublasLtMatrixLayout_t; 3] {
         [self.layouts[0], self.layouts[1], self.layouts[2]]
     }
 }

@@ -1,4 +1,4 @@
-//! Lists the moves that the parties of a lease have in a game, complete over all commands of the
+//! Lists the moves that the parties of a lease have in an attack, complete over all commands of the
 //! market.
 //!
 //! The table below expands to a match without a wildcard, so a new command will not compile until
@@ -6,15 +6,15 @@
 
 use souk_market::{Command, DeviceMicros, Lease, Millis};
 
-/// The player of a command in the game of one lease.
+/// The player of a command in an attack on one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Player {
     /// The lease's buyer.
     Buyer,
     /// The lease's provider.
     Provider,
-    /// Any holder of a receipt with both signatures; the receipts that an honest party signs are a
-    /// game of their own.
+    /// Any holder of a receipt with both signatures; the receipts that an honest party signs are an
+    /// attack of their own.
     Signed,
     /// No player: the command does not affect an open lease, for this reason.
     Nobody(&'static str),
@@ -33,25 +33,25 @@ macro_rules! moves {
     ($($name:ident, $pattern:pat => $player:expr;)+) => {
         /// The commands of the market, by name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Kind {
+        pub enum CommandKind {
             $(#[doc = stringify!($name)] $name,)+
         }
 
-        impl Kind {
+        impl CommandKind {
             /// Every command.
-            pub const ALL: &[Kind] = &[$(Kind::$name),+];
+            pub const ALL: &[CommandKind] = &[$(CommandKind::$name),+];
 
             /// Returns the kind of a command.
-            pub fn from_command(command: &Command) -> Kind {
+            pub fn from_command(command: &Command) -> CommandKind {
                 match command {
-                    $($pattern => Kind::$name,)+
+                    $($pattern => CommandKind::$name,)+
                 }
             }
 
             /// Returns the command's player.
             pub fn player(self) -> Player {
                 match self {
-                    $(Kind::$name => $player,)+
+                    $(CommandKind::$name => $player,)+
                 }
             }
         }
@@ -97,21 +97,21 @@ moves! {
 }
 
 /// Returns the commands of a kind that make sense in a scene.
-pub fn command_instances(kind: Kind, scene: &Scene<'_>) -> Vec<Command> {
+pub fn command_instances(kind: CommandKind, scene: &Scene<'_>) -> Vec<Command> {
     let commands = make_commands(kind, scene);
     let are_of_kind = commands
         .iter()
-        .all(|command| Kind::from_command(command) == kind);
+        .all(|command| CommandKind::from_command(command) == kind);
     assert!(are_of_kind, "{kind:?} makes commands of its own kind");
     commands
 }
 
-fn make_commands(kind: Kind, scene: &Scene<'_>) -> Vec<Command> {
+fn make_commands(kind: CommandKind, scene: &Scene<'_>) -> Vec<Command> {
     let lease = scene.lease.id;
     match kind {
-        Kind::StartWork => vec![Command::StartWork { lease }],
-        Kind::StateReady => vec![Command::StateReady { lease }],
-        Kind::NoteUsage => {
+        CommandKind::StartWork => vec![Command::StartWork { lease }],
+        CommandKind::StateReady => vec![Command::StateReady { lease }],
+        CommandKind::NoteUsage => {
             let [most, borne] = scene.usages;
             let second = (borne < most).then_some(borne);
             let usages = [Some(most), second].into_iter().flatten();
@@ -119,43 +119,43 @@ fn make_commands(kind: Kind, scene: &Scene<'_>) -> Vec<Command> {
                 .map(|usage| Command::NoteUsage { lease, usage })
                 .collect()
         }
-        Kind::AcceptNote => {
+        CommandKind::AcceptNote => {
             let note = scene.lease.note.map(|note| note.usage);
             let accept = note.map(|usage| Command::AcceptNote { lease, usage });
             accept.into_iter().collect()
         }
-        Kind::Dispute => vec![Command::Dispute { lease }],
-        Kind::EndLease => vec![Command::EndLease { lease }],
-        Kind::GiveUp => vec![Command::GiveUp { lease }],
-        Kind::Reclaim => vec![Command::Reclaim { lease }],
-        Kind::Extend => {
+        CommandKind::Dispute => vec![Command::Dispute { lease }],
+        CommandKind::EndLease => vec![Command::EndLease { lease }],
+        CommandKind::GiveUp => vec![Command::GiveUp { lease }],
+        CommandKind::Reclaim => vec![Command::Reclaim { lease }],
+        CommandKind::Extend => {
             let by = Millis(1);
             vec![Command::Extend { lease, by }]
         }
-        // Commands without a player have no instances, and receipts are a game of their own.
-        Kind::Settle
-        | Kind::Register
-        | Kind::Deposit
-        | Kind::Request
-        | Kind::Lock
-        | Kind::Confirm
-        | Kind::Refuse
-        | Kind::Transfer
-        | Kind::Collect
-        | Kind::Freeze
-        | Kind::Thaw
-        | Kind::ChangeRules
-        | Kind::KeepRules
-        | Kind::Upgrade
-        | Kind::PlaceAsk
-        | Kind::PlaceBid
-        | Kind::PlaceGang
-        | Kind::Cancel
-        | Kind::Amend
-        | Kind::Resell
-        | Kind::Stake
-        | Kind::Unstake
-        | Kind::ProveFault => Vec::new(),
+        // Commands without a player have no instances, and receipts are an attack of their own.
+        CommandKind::Settle
+        | CommandKind::Register
+        | CommandKind::Deposit
+        | CommandKind::Request
+        | CommandKind::Lock
+        | CommandKind::Confirm
+        | CommandKind::Refuse
+        | CommandKind::Transfer
+        | CommandKind::Collect
+        | CommandKind::Freeze
+        | CommandKind::Thaw
+        | CommandKind::ChangeRules
+        | CommandKind::KeepRules
+        | CommandKind::Upgrade
+        | CommandKind::PlaceAsk
+        | CommandKind::PlaceBid
+        | CommandKind::PlaceGang
+        | CommandKind::Cancel
+        | CommandKind::Amend
+        | CommandKind::Resell
+        | CommandKind::Stake
+        | CommandKind::Unstake
+        | CommandKind::ProveFault => Vec::new(),
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn every_command_that_a_party_plays_has_an_instance() {
-        for kind in Kind::ALL {
+        for kind in CommandKind::ALL {
             let is_played = matches!(kind.player(), Player::Buyer | Player::Provider);
             let lease = noted_lease();
             let scene = Scene {
@@ -177,7 +177,11 @@ mod tests {
             };
             let commands = command_instances(*kind, &scene);
             assert_eq!(!commands.is_empty(), is_played, "{kind:?}");
-            assert!(commands.iter().all(|it| Kind::from_command(it) == *kind));
+            assert!(
+                commands
+                    .iter()
+                    .all(|it| CommandKind::from_command(it) == *kind)
+            );
             assert_eq!(lease.id, LeaseId(1));
         }
     }

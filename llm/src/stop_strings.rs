@@ -5,7 +5,7 @@
 #[derive(Clone, Debug, Default)]
 pub struct StopStrings {
     strings: Vec<String>,
-    held: String,
+    pending_text: String,
 }
 
 /// The result of a piece of text.
@@ -24,38 +24,38 @@ impl StopStrings {
         strings.retain(|string| !string.is_empty());
         Self {
             strings,
-            held: String::new(),
+            pending_text: String::new(),
         }
     }
 
     /// Adds the next piece.
     pub fn push(&mut self, piece: &str) -> Stop {
-        self.held.push_str(piece);
+        self.pending_text.push_str(piece);
         let found = self
             .strings
             .iter()
-            .filter_map(|string| self.held.find(string.as_str()));
+            .filter_map(|string| self.pending_text.find(string.as_str()));
         if let Some(end) = found.min() {
-            self.held.truncate(end);
-            return Stop::Found(std::mem::take(&mut self.held));
+            self.pending_text.truncate(end);
+            return Stop::Found(std::mem::take(&mut self.pending_text));
         }
-        let sure = self.held.len() - self.partial_stop_length();
-        let rest = self.held.split_off(sure);
-        Stop::On(std::mem::replace(&mut self.held, rest))
+        let sure = self.pending_text.len() - self.partial_stop_length();
+        let rest = self.pending_text.split_off(sure);
+        Stop::On(std::mem::replace(&mut self.pending_text, rest))
     }
 
     /// Returns the text held back, when the text ends by itself.
     #[must_use]
     pub fn into_rest(self) -> String {
-        self.held
+        self.pending_text
     }
 
     /// Returns the length in bytes of the longest ending that begins a stop string.
     fn partial_stop_length(&self) -> usize {
         let lengths = |string: &String| {
-            let most = (string.len() - 1).min(self.held.len());
+            let most = (string.len() - 1).min(self.pending_text.len());
             let begins = |length: &usize| {
-                let ending = &self.held.as_bytes()[self.held.len() - length..];
+                let ending = &self.pending_text.as_bytes()[self.pending_text.len() - length..];
                 string.as_bytes().starts_with(ending)
             };
             (1..=most).rev().find(begins)
