@@ -236,15 +236,21 @@ fn if_an_engine_is_busy_another_answers_and_a_broken_answer_is_said() {
     for seller in &mut sellers {
         seller.terminate();
     }
-    let broken = Engine::start(Manner::Breaks);
-    let _seller = sell(&market, "breaking", &broken, "0.05");
+    let breaking = Engine::start(Manner::Breaks);
+    let _seller = sell(&market, "breaking", &breaking, "0.05");
     until("only it sells", || {
         let offers = market.souk(&["model", "show", MODEL]);
         offers.code == 0 && offers.json().as_array().is_some_and(|it| it.len() == 1)
     });
-    let streamed = ask(&server, &json!({ "stream": true }));
-    let streamed = events(&streamed.body);
-    assert_eq!(text_of(&streamed), PIECES[..2].concat());
+    let broken = ask(&server, &json!({ "stream": true }));
+    let streamed = events(&broken.body);
+    assert_eq!(
+        broken.status,
+        200,
+        "{}",
+        String::from_utf8_lossy(&broken.body)
+    );
+    assert_eq!(text_of(&streamed), PIECES[..2].concat(), "{streamed:?}");
     let last = streamed.last().expect("an error");
     assert!(last.contains("provider_failed"), "{last}");
     drop(server);

@@ -31,6 +31,9 @@ const TAB_TIME_MIN: Duration = Duration::from_secs(90);
 /// The offers that a request is sent to, one after the other, until one gives text.
 const TRIES_MAX: usize = 3;
 
+/// The tabs that close before they begin a request, until it fails.
+const CLOSINGS_MAX: usize = 8;
+
 /// How long a request waits for one of its buyer's tabs if no provider has a free slot, and how
 /// often it looks at the book meanwhile.
 const SLOT_WAIT: Duration = Duration::from_secs(60);
@@ -207,7 +210,8 @@ impl TextRouter {
     ) -> Result<AnswerEvents, TextRouterError> {
         let mut failed: Vec<AccountKey> = Vec::new();
         let mut last = None;
-        for _ in 0..TRIES_MAX {
+        let mut closings = 0;
+        while failed.len() < TRIES_MAX && closings < CLOSINGS_MAX {
             let AskedTab {
                 provider,
                 mut events,
@@ -221,12 +225,16 @@ impl TextRouter {
                         return Err(TextRouterError::Failed { last: failure });
                     }
                     // A tab that was about to close says nothing against its provider.
-                    if failure != TabFailure::Closing {
-                        failed.extend(provider.get());
+                    match provider.get() {
+                        Some(provider) if failure != TabFailure::Closing => failed.push(*provider),
+                        _ => closings += 1,
                     }
                     last = Some(failure);
                 }
-                None => last = Some(TabFailure::Closing),
+                None => {
+                    closings += 1;
+                    last = Some(TabFailure::Closing);
+                }
                 first => {
                     let provider = provider.get().copied();
                     return Ok(AnswerEvents {

@@ -162,8 +162,13 @@ impl TabShell {
                 }
             };
             if let Some(event) = event {
+                let had_request = self.open.is_some();
                 let effects = self.core.apply(self.clock.now(), event);
                 self.carry_out(effects);
+                // A tab that closes takes no request, so it stays busy.
+                if had_request && self.open.is_none() && self.core.is_free() {
+                    self.busy.set_free();
+                }
             }
         };
         self.requests.close();
@@ -429,7 +434,6 @@ impl TabShell {
                 if let Some(open) = self.open.take() {
                     let _ = open.asked.events.try_send(TextEvent::Failed(failure));
                 }
-                self.busy.set_free();
             }
             TabAction::Sign(receipt) => {
                 let answer = sign_receipt(&buyer, *receipt);
@@ -457,7 +461,6 @@ impl TabShell {
         if let Some(open) = self.open.take() {
             open.deliver(self.bought().price);
         }
-        self.busy.set_free();
     }
 
     fn open_stream(&mut self, start: Box<Start>) {
