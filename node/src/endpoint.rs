@@ -2,7 +2,7 @@
 //! llama-server, Ollama or any other with OpenAI's HTTP API.
 //!
 //! The engine sees a body that [`upstream`] builds from a fixed list of fields, on one path, at one
-//! address of this machine. Its text goes to the buyer piece by piece ([`pieces`]), and souk counts
+//! address of this machine. Its text goes to the buyer piece by piece (`pieces`), and souk counts
 //! it; souk never bills what the engine says of its usage.
 
 pub(crate) mod pieces;

@@ -10,12 +10,12 @@ use souk_folder::facts::FactLogError;
 use souk_folder::key::NodeKey;
 use souk_folder::market_file::MarketFile;
 use souk_network::metrics::PageMaker;
+use souk_node::endpoint::EndpointError;
 use souk_node::provider::{self, ProviderError};
 use souk_node::validator::node::{self, ValidatorNode, ValidatorNodeError};
 use souk_sandbox::SandboxFault;
 
 use super::key::from_key;
-use super::provider::endpoint::from_endpoint;
 use crate::args::{ProviderRunArgs, RunArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_network, from_reach, unreachable_market};
@@ -282,5 +282,25 @@ pub fn from_provider(error: ProviderError) -> Failure {
                 "check the folder's permissions and the space left",
             )
         }
+    }
+}
+
+/// Converts an engine that cannot be sold into a failure.
+pub fn from_endpoint(error: EndpointError) -> Failure {
+    match error {
+        EndpointError::Model(_) => Failure::new(
+            Kind::Input,
+            error,
+            "let the engine serve it under a shorter name, such as --served-model-name in vLLM",
+        ),
+        EndpointError::Url(_) => Failure::new(Kind::Input, error, ""),
+        EndpointError::Unknown { .. } => {
+            Failure::new(Kind::Input, error, "give --model one of these names")
+        }
+        EndpointError::Upstream(_) => Failure::new(
+            Kind::Network,
+            error,
+            "start the engine first; the URL ends in /v1 for most engines",
+        ),
     }
 }

@@ -1,7 +1,7 @@
 //! `souk provider …`: sets up, runs and shows a provider.
 
 mod device_text;
-pub mod endpoint;
+mod endpoint;
 mod init;
 mod measure;
 
@@ -29,7 +29,10 @@ use crate::show;
 pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
     match command {
         Provider::Run(run) => node::run_provider(folder, run).await,
-        Provider::Init(new) => init::run(folder, output, &new).await,
+        Provider::Init(new) => match &new.endpoint {
+            Some(url) => endpoint::create_provider(folder, output, &new, url).await,
+            None => init::run(folder, output, &new).await,
+        },
         Provider::Measure => measure::measure_provider(folder, output).await,
         Provider::Price { credits } => show_or_set_price(folder, output, credits),
         Provider::Status { reset } => show_status(folder, output, reset),

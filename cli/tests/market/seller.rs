@@ -57,6 +57,7 @@ impl Seller {
     }
 
     /// Makes the folder of a provider that sells a model of the engine at a URL.
+    #[cfg(feature = "generate")]
     pub fn of_engine(market: &Market, name: &str, url: &str, more: &[&str]) -> Seller {
         let endpoint = ["--endpoint", url, "--model", "qwen/qwen3-8b"];
         Seller::init_with(market, name, &[&endpoint[..], more].concat()).0

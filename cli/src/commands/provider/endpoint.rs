@@ -6,10 +6,11 @@ use std::path::Path;
 use serde_json::json;
 use souk_api::text_offer::TokenPrice;
 use souk_folder::config::{DeviceChoice, EndpointChoice, FORMAT, PROVIDER_TOML, ProviderFile};
-use souk_node::endpoint::{Endpoint, EndpointError};
+use souk_node::endpoint::Endpoint;
 
+use super::super::node::from_endpoint;
 use super::device_text::device_text;
-use super::init::{check_name, store_file, to_micro_credits};
+use super::init::{check_is_new, check_name, store_file, to_micro_credits};
 use crate::args::{Output, ProviderInitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
@@ -22,6 +23,7 @@ pub async fn create_provider(
     new: &ProviderInitArgs,
     url: &str,
 ) -> Outcome {
+    check_is_new(folder)?;
     let choice = EndpointChoice {
         url: url.to_owned(),
         model: new.model.clone().unwrap_or_default(),
@@ -82,24 +84,4 @@ pub async fn create_provider(
     );
     show::print_result(output, &facts, &said);
     Ok(())
-}
-
-/// Converts an engine that cannot be sold into a failure.
-pub fn from_endpoint(error: EndpointError) -> Failure {
-    match error {
-        EndpointError::Model(_) => Failure::new(
-            Kind::Input,
-            error,
-            "let the engine serve it under a shorter name, such as --served-model-name in vLLM",
-        ),
-        EndpointError::Url(_) => Failure::new(Kind::Input, error, ""),
-        EndpointError::Unknown { .. } => {
-            Failure::new(Kind::Input, error, "give --model one of these names")
-        }
-        EndpointError::Upstream(_) => Failure::new(
-            Kind::Network,
-            error,
-            "start the engine first; the URL ends in /v1 for most engines",
-        ),
-    }
 }

@@ -22,7 +22,6 @@ use souk_vocabulary::profile::Profile;
 
 use super::super::device::parse_device;
 use super::device_text::device_text;
-use super::endpoint;
 use super::measure::{Source, describe_offer, measure_offer, open_devices, store_measurement};
 use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName};
 use crate::failure::{Failure, Kind, Outcome};
@@ -42,9 +41,7 @@ struct MarketView {
 /// Creates a provider's folder, or shows its ask.
 pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outcome {
     let market = MarketFile::read_nearest(folder).map_err(from_config)?;
-    let present =
-        folder.join(PROVIDER_TOML).exists() || folder.join(config::PROVIDER_FILE).exists();
-    if present && new.dry_run {
+    if has_provider(folder) && new.dry_run {
         let file = ProviderFile::read_folder(folder).map_err(from_config)?;
         let (profile, resources) = measure_offer(folder, &file).await?;
         let seen = fetch_market_view(&market, &resources)
@@ -52,14 +49,7 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
             .unwrap_or_default();
         return show_ask(output, &market, file, &profile, &resources, &seen);
     }
-    if present {
-        let cause = format!("{} is the folder of a provider already", folder.display());
-        let hint = "edit its provider.toml, or give another folder with --dir";
-        return Err(Failure::new(Kind::State, cause, hint));
-    }
-    if let Some(url) = &new.endpoint {
-        return endpoint::create_provider(folder, output, new, url).await;
-    }
+    check_is_new(folder)?;
     let mut file = draft_file(folder, new)?;
     let known = open_devices(folder, &file, Source::Now).await?;
     let (profile, resources) = describe_offer(&file, &known.profiles);
@@ -94,6 +84,22 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
     });
     show::print_result(output, &facts, &said);
     Ok(())
+}
+
+fn has_provider(folder: &Path) -> bool {
+    folder.join(PROVIDER_TOML).exists() || folder.join(config::PROVIDER_FILE).exists()
+}
+
+/// Checks that a folder holds no provider yet.
+pub(super) fn check_is_new(folder: &Path) -> Outcome {
+    match has_provider(folder) {
+        false => Ok(()),
+        true => {
+            let cause = format!("{} is the folder of a provider already", folder.display());
+            let hint = "edit its provider.toml, or give another folder with --dir";
+            Err(Failure::new(Kind::State, cause, hint))
+        }
+    }
 }
 
 /// Returns the file without its prices, from the arguments and the user's answers.

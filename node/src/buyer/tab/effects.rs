@@ -10,13 +10,15 @@ use souk_roles::tokens::text::TextAnswer;
 use tokio::sync::mpsc;
 
 use super::AskedText;
-use super::shell::StreamMessage;
 use crate::buyer::Buyer;
 use crate::client::trader::TradeError;
 use souk_folder::key;
 use souk_network::content::inline_contents::MessageWithContents;
 use souk_network::protocols::lease::PROTOCOL;
 use souk_network::wire;
+
+/// A message from the provider, or why its stream ended.
+pub(super) type StreamMessage = Result<MessageWithContents<ProviderMessage>, String>;
 
 pub(super) fn store_request(buyer: &Buyer, asked: &AskedText) -> ContentId {
     let bytes = asked.request.to_bytes();

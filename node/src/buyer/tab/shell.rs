@@ -18,7 +18,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::effects::{
-    buy, exchange_messages, fetch_answer, find_provider, sign_receipt, store_request, submit,
+    StreamMessage, buy, exchange_messages, fetch_answer, find_provider, sign_receipt,
+    store_request, submit,
 };
 use super::follower::follow_lease;
 use super::{AskedText, BusyFlag, FinishedText, TextEvent};
@@ -33,9 +34,6 @@ const MESSAGES_MAX: usize = 64;
 
 /// How long the last messages of a tab can take.
 const PARTING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
-
-/// A message from the provider, or why its stream ended.
-pub(super) type StreamMessage = Result<MessageWithContents<ProviderMessage>, String>;
 
 /// The request without an answer.
 struct OpenText {
