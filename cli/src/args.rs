@@ -441,6 +441,10 @@ pub struct ProviderInitArgs {
     /// quarter of an output token.
     #[arg(long, value_name = "CREDITS", requires = "endpoint")]
     pub out: Option<f64>,
+    /// With --endpoint: the file with the key that the engine wants; souk sends it to the engine
+    /// alone.
+    #[arg(long, value_name = "PATH", requires = "endpoint")]
+    pub key_file: Option<PathBuf>,
     /// With --endpoint: how many buyers can be answered at once.
     #[arg(long, value_name = "N", requires = "endpoint", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]

@@ -1,10 +1,12 @@
-//! Queues of transfers that wait for their path: the most urgent first, small ones together.
+//! Decides which content is copied next between the memories of one machine, such as the host's and
+//! a graphics card's.
 //!
-//! A path carries one batch at a time, so that an urgent transfer waits for at most one batch. A
-//! transfer requested twice happens once, with the higher urgency of the two requests. A thread
-//! that waits for content can move it itself without a place in the queue: waiting transfers on its
-//! path let it go first. This is only bookkeeping: the owner must take batches, move them, and
-//! report when they are done.
+//! A path is a pair of memories, from and to. Each path has a queue, the most urgent copy first and
+//! small ones together, and carries one batch at a time, so that an urgent copy waits for at most
+//! one batch. A copy that is requested twice happens once, with the higher urgency of the two
+//! requests. A thread that waits for content can copy it itself without a place in the queue:
+//! waiting copies on its path let it go first. [`Transfers`] copies nothing. The scheduler's
+//! `transfer_queue` takes its batches, copies them, and reports when they are done.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -9,7 +9,10 @@ pub(crate) mod pieces;
 mod sse;
 pub mod upstream;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use hyper::header::HeaderValue;
 
 use souk_market::NameFault;
 use souk_roles::lease::Failure;
@@ -27,9 +30,6 @@ const HANDOVER: Duration = Duration::from_secs(2);
 /// How long the rest of an engine's stream can take after the answer's end.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// The most bytes of an answer's text for each token that it may have; more is a broken engine.
-const BYTES_PER_TOKEN_MAX: usize = 64;
-
 /// An engine on sale.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -46,6 +46,14 @@ pub enum EndpointError {
     /// The URL is not one that souk calls.
     #[error(transparent)]
     Url(#[from] UrlFault),
+    /// The file with the engine's key cannot be read, or holds no key.
+    #[error("the key of the engine in {path}: {why}")]
+    Key {
+        /// The key's file.
+        path: PathBuf,
+        /// Why it cannot be used.
+        why: String,
+    },
     /// The engine does not answer.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
@@ -65,11 +73,12 @@ impl Endpoint {
     /// Creates an endpoint, without a call of its engine.
     ///
     /// # Errors
-    /// When the model's name or the URL cannot be used.
+    /// When the model's name, the URL or the file of the key cannot be used.
     pub fn new(choice: &EndpointChoice) -> Result<Endpoint, EndpointError> {
+        let key = choice.key_file.as_deref().map(read_key).transpose()?;
         Ok(Endpoint {
             card: TextCard::new(&choice.model).map_err(EndpointError::Model)?,
-            upstream: Upstream::new(&choice.url)?,
+            upstream: Upstream::new(&choice.url, key)?,
         })
     }
 
@@ -121,7 +130,6 @@ impl Endpoint {
             Ok(begun) => begun.map_err(to_failure)?,
             Err(_) => return Err(Failure::Expired),
         };
-        let bytes_max = request.tokens_max as usize * BYTES_PER_TOKEN_MAX;
         let mut text = AnswerText::default();
         let finish = loop {
             let next = tokio::select! {
@@ -138,11 +146,11 @@ impl Endpoint {
                 Ok(Ok(piece)) => piece,
             };
             if !piece.text.is_empty() {
+                if text.byte_length() + piece.text.byte_length() > request.answer_bytes_max() {
+                    break Finish::Length;
+                }
                 text.push(&piece.text);
                 sink.send_piece(piece.text);
-            }
-            if text.content.len() + text.reasoning.len() > bytes_max {
-                break Finish::Length;
             }
             if let Some(finish) = piece.finish {
                 break finish;
@@ -155,6 +163,24 @@ impl Endpoint {
         }
         Ok(TextAnswer { text, finish })
     }
+}
+
+/// Reads the key of an engine, one line of visible characters.
+fn read_key(path: &Path) -> Result<HeaderValue, EndpointError> {
+    let fault = |why: String| EndpointError::Key {
+        path: path.to_owned(),
+        why,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
+    let key = text.trim();
+    if key.is_empty() {
+        return Err(fault("the file is empty".to_owned()));
+    }
+    let header = HeaderValue::from_str(&format!("Bearer {key}"));
+    let mut header = header.map_err(|_| fault("it is not one line of text".to_owned()))?;
+    // So that no log shows it.
+    header.set_sensitive(true);
+    Ok(header)
 }
 
 /// Converts an engine's error into the failure that the buyer receives. It names no address.

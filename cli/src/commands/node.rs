@@ -294,6 +294,11 @@ pub fn from_endpoint(error: EndpointError) -> Failure {
             "let the engine serve it under a shorter name, such as --served-model-name in vLLM",
         ),
         EndpointError::Url(_) => Failure::new(Kind::Input, error, ""),
+        EndpointError::Key { .. } => Failure::new(
+            Kind::Input,
+            error,
+            "give --key-file a file that holds the key alone",
+        ),
         EndpointError::Unknown { .. } => {
             Failure::new(Kind::Input, error, "give --model one of these names")
         }

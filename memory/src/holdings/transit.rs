@@ -1,10 +1,10 @@
-//! Transfers that take time: to or from a place with its own memory, such as a card or a disk, the
-//! owner moves the bytes.
+//! Copies that [`Holdings`] cannot make itself. `Holdings` records which content lies where; if a
+//! copy goes to or from a graphics card or a disk, the code that holds the `Holdings` (the
+//! scheduler's device group) must move the bytes.
 //!
-//! The bookkeeping refuses a change that needs such a transfer with [`HoldError::Moving`], and
-//! hands the transfer out once: the caller that takes it must carry it out over one hop and report
-//! its end, and other callers that need it must wait. Meanwhile its destination reserves the space,
-//! and its source stays.
+//! A call that needs such a copy fails with [`HoldError::Moving`]. One caller takes the [`Transit`],
+//! carries it out over one hop, and reports its end; the others wait and retry. Meanwhile the space
+//! at the destination is reserved, and the source stays.
 
 use super::{Handle, HoldError, Holdings};
 use crate::location::Location;

@@ -223,6 +223,9 @@ pub struct EndpointChoice {
     pub url: String,
     /// The name by which the engine knows the model, such as `qwen/qwen3-8b`.
     pub model: String,
+    /// The file with the key that the engine wants, if it wants one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
 }
 
 impl DeviceChoice {

@@ -1,5 +1,5 @@
-//! Texts that an *endpoint* sells: a provider that answers requests through an inference engine of
-//! its own, instead of running graphs on a device.
+//! Texts of language models, sold by the token through an *endpoint*: a provider that answers
+//! requests through an inference engine of its own, instead of running graphs on a device.
 //!
 //! A buyer opens a *tab*: a lease of one unit, in which it sends one request after the other. An
 //! output token counts as a millisecond of device time, whatever the engine took, so all rules of

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value, json};
@@ -37,6 +37,8 @@ pub struct Upstream {
     host: String,
     /// The path before `/chat/completions`, without a slash at its end.
     path: String,
+    /// The engine's key, as a header.
+    key: Option<HeaderValue>,
 }
 
 /// Why a URL cannot be sold.
@@ -103,11 +105,12 @@ pub(super) struct Chat {
 }
 
 impl Upstream {
-    /// Reads the base URL of an engine, such as `http://127.0.0.1:8000/v1`.
+    /// Reads the base URL of an engine, such as `http://127.0.0.1:8000/v1`. `key` is the value of
+    /// the header by which the engine admits requests, if it wants one.
     ///
     /// # Errors
     /// When it is no `http` URL of this machine.
-    pub fn new(url: &str) -> Result<Upstream, UrlFault> {
+    pub fn new(url: &str, key: Option<HeaderValue>) -> Result<Upstream, UrlFault> {
         let syntax = || UrlFault::Syntax(url.to_owned());
         let parsed: Uri = url.parse().map_err(|_| syntax())?;
         match parsed.scheme_str() {
@@ -134,6 +137,7 @@ impl Upstream {
             address: SocketAddr::new(ip, authority.port_u16().unwrap_or(80)),
             host: authority.to_string(),
             path: parsed.path().trim_end_matches('/').to_owned(),
+            key,
         })
     }
 
@@ -196,7 +200,11 @@ impl Upstream {
                 tracing::debug!(%error, "a connection to the engine ended early");
             }
         });
-        let request = Request::builder()
+        let mut request = Request::builder();
+        if let Some(key) = &self.key {
+            request = request.header(AUTHORIZATION, key);
+        }
+        let request = request
             .method(method)
             .uri(format!("{}{path}", self.path))
             .header(HOST, &self.host)
@@ -310,11 +318,11 @@ mod tests {
 
     #[test]
     fn only_plain_urls_of_this_machine_are_called() {
-        let upstream = Upstream::new("http://localhost:8000/v1/").unwrap();
+        let upstream = Upstream::new("http://localhost:8000/v1/", None).unwrap();
         assert_eq!(upstream.address, "127.0.0.1:8000".parse().unwrap());
         assert_eq!(upstream.path, "/v1");
-        assert!(Upstream::new("http://[::1]:80").is_ok());
-        let fault = |url: &str| Upstream::new(url).unwrap_err();
+        assert!(Upstream::new("http://[::1]:80", None).is_ok());
+        let fault = |url: &str| Upstream::new(url, None).unwrap_err();
         assert!(matches!(fault("https://127.0.0.1/v1"), UrlFault::Scheme(_)));
         for far in [
             "http://10.0.0.1/v1",

@@ -1,5 +1,9 @@
-//! Puts the reports of the core of a text's sessions into words: notices for the user, and errors
-//! with the causes that the shell knows.
+//! Words for the user about a text, an answer that a language model generates in sessions that souk
+//! buys.
+//!
+//! The core in `souk_roles::session` says what happened, as a [`Notice`] or a [`SessionFailure`].
+//! This file adds what only the session shell knows (providers' names, the failed quote, the job
+//! that ended early), and makes a sentence or a [`TextError`] of both.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,10 @@
-//! Runs the sessions of a text in the market: one task, the *shell*, passes events to the sessions'
-//! *core* (the state machine that decides what to buy, send and replace) and carries out its
-//! actions. The shell plans, buys, and keeps the tensors.
+//! Runs the sessions of one text, an answer that a language model generates token by token.
 //!
-//! A session is a job whose providers keep the model's states, and each step is one of its
-//! requests.
+//! A *session* is a job whose providers keep the model's state (its key-value cache), and each
+//! *step*, some tokens through the model, is one request of that job. A text has several sessions
+//! if their outputs are compared, and gets a new one if a provider fails. One task, the *shell*,
+//! passes events to the core in `souk_roles::session`, which decides what to buy and send and when
+//! to replace a session, and carries out the core's actions. [`crate::TextEngine`] starts it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -38,7 +38,11 @@ pub(super) fn device_text(device: &DeviceChoice) -> String {
         DeviceChoice::Endpoint(endpoint) => {
             let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");
             let (url, model) = (quoted(&endpoint.url), quoted(&endpoint.model));
-            format!("endpoint = {{ url = {url}, model = {model} }}")
+            let key = endpoint.key_file.as_ref();
+            let key = key.map_or_else(String::new, |path| {
+                format!(", key_file = {}", quoted(&path.to_string_lossy()))
+            });
+            format!("endpoint = {{ url = {url}, model = {model}{key} }}")
         }
         DeviceChoice::Group(devices) => {
             let each = devices

@@ -1,7 +1,7 @@
 //! `souk provider init --endpoint`: asks an inference engine for its models, and writes the file of
 //! a provider that sells one of them by the token.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use souk_api::text_offer::TokenPrice;
@@ -16,6 +16,10 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
 
+fn absolute_path(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// Creates the folder of a provider that sells a model of the engine at `url`.
 pub async fn create_provider(
     folder: &Path,
@@ -27,6 +31,7 @@ pub async fn create_provider(
     let choice = EndpointChoice {
         url: url.to_owned(),
         model: new.model.clone().unwrap_or_default(),
+        key_file: new.key_file.as_deref().map(absolute_path),
     };
     let endpoint = Endpoint::new(&choice).map_err(from_endpoint)?;
     endpoint.check_engine().await.map_err(from_endpoint)?;

@@ -18,6 +18,13 @@ const STOP_BYTES_MAX: usize = 256;
 /// The most tokens of an answer.
 pub const ANSWER_TOKENS_MAX: u32 = 32_768;
 
+/// An answer is billed as at most this many times the tokens that its request allows: engines count
+/// tokens of other lengths, and padding must not pay.
+const BILLED_TOKENS_MAX: u64 = 2;
+
+/// The most bytes of an answer's text for each token that its request allows; more is no answer.
+const BYTES_PER_TOKEN_MAX: usize = 64;
+
 /// Who says a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -165,6 +172,12 @@ impl TextRequest {
         messages.map(|message| count_tokens(&message.content)).sum()
     }
 
+    /// Returns the most bytes of the answer's text; a longer one is no answer.
+    #[must_use]
+    pub fn answer_bytes_max(&self) -> usize {
+        (self.tokens_max as usize).saturating_mul(BYTES_PER_TOKEN_MAX)
+    }
+
     /// Returns the request's bytes on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -198,13 +211,24 @@ impl AnswerText {
         self.reasoning.is_empty() && self.content.is_empty()
     }
 
-    /// Returns the tokens of this answer to `request`.
+    /// Returns the tokens that this answer to `request` is billed as. An answer without text costs
+    /// nothing.
     #[must_use]
     pub fn count_for(&self, request: &TextRequest) -> TokenCount {
+        if self.is_empty() {
+            return TokenCount::default();
+        }
+        let output_max = u64::from(request.tokens_max) * BILLED_TOKENS_MAX;
         TokenCount {
             input: request.input_tokens(),
-            output: self.output_tokens(),
+            output: self.output_tokens().min(output_max),
         }
+    }
+
+    /// Returns the bytes of the text, reasoning included.
+    #[must_use]
+    pub fn byte_length(&self) -> usize {
+        self.reasoning.len().saturating_add(self.content.len())
     }
 }
 
@@ -272,6 +296,20 @@ mod tests {
             assert_eq!(TextRequest::read(&sent[..end]), None, "{end}");
         }
         assert_eq!(TextAnswer::read(&[7; 40]), None);
+    }
+
+    #[test]
+    fn neither_padding_nor_an_empty_answer_pays() {
+        let asked = request("12345678");
+        let text = |content: String| AnswerText {
+            content,
+            ..AnswerText::default()
+        };
+        assert_eq!(text(String::new()).count_for(&asked), TokenCount::default());
+        // The request allows 16 tokens.
+        let padded = text("x".repeat(1_000));
+        assert_eq!(padded.count_for(&asked).output, 32);
+        assert_eq!(asked.answer_bytes_max(), 1_024);
     }
 
     #[test]

@@ -301,7 +301,9 @@ impl TabShell {
         if piece.request != open.number || open.answer.is_some() {
             return;
         }
-        open.has_gap |= piece.number != open.next_piece;
+        // What is too long for an answer is none, and the whole one will show it.
+        open.has_gap |= piece.number != open.next_piece
+            || open.streamed.byte_length() > open.asked.request.answer_bytes_max();
         if open.has_gap {
             return;
         }
@@ -340,12 +342,13 @@ impl TabShell {
         let answer = match (fetched, &mut self.open) {
             (Ok((answer, _)), Some(open)) => {
                 let count = answer.text.count_for(&open.asked.request);
-                let is_continued = open.rest_of(&answer.text).is_some();
+                let is_right = open.rest_of(&answer.text).is_some()
+                    && answer.text.byte_length() <= open.asked.request.answer_bytes_max();
                 open.answer = Some((answer, count));
-                match is_continued {
+                match is_right {
                     true => TabAnswer::Counted(count.device_time()),
                     false => {
-                        let why = "it does not begin as its pieces did".to_owned();
+                        let why = "it is too long, or does not begin as its pieces did".to_owned();
                         TabAnswer::NotCounted(why)
                     }
                 }
