@@ -15,7 +15,6 @@ use std::time::Duration;
 use hyper::header::HeaderValue;
 
 use souk_market::NameFault;
-use souk_roles::lease::Failure;
 use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
 use tokio::time::Instant;
@@ -113,23 +112,27 @@ impl Endpoint {
 
     /// Answers a request, and sends the text to the buyer as it comes. An engine that fails after
     /// its first text gives an [interrupted](Finish::Interrupted) answer, which the buyer pays for;
-    /// one that fails before it gives a failure, which costs nothing.
-    ///
-    /// # Errors
-    /// When the engine refuses the request or gives no text.
+    /// one that fails before it gives an answer without text, which costs nothing.
     pub(crate) async fn answer_request(
         &self,
         request: &TextRequest,
         left: Duration,
         sink: &PieceSink,
-    ) -> Result<TextAnswer, Failure> {
+    ) -> TextAnswer {
         let until = Instant::now() + left.saturating_sub(HANDOVER);
         let model = self.card.model.as_str();
-        let begun = tokio::time::timeout_at(until, self.upstream.begin_chat(model, request));
-        let mut chat = match begun.await {
-            Ok(begun) => begun.map_err(to_failure)?,
-            Err(_) => return Err(Failure::Expired),
+        let begun = tokio::select! {
+            begun = tokio::time::timeout_at(until, self.upstream.begin_chat(model, request)) => begun,
+            () = sink.wait_for_stop() => {
+                return TextAnswer::without_text(Finish::Cancelled, String::new());
+            }
         };
+        let mut chat = match begun {
+            Ok(Ok(chat)) => chat,
+            Ok(Err(error)) => return to_answer(&error),
+            Err(_) => return TextAnswer::without_text(Finish::Length, String::new()),
+        };
+        let mut message = String::new();
         let mut text = AnswerText::default();
         let finish = loop {
             let next = tokio::select! {
@@ -138,10 +141,10 @@ impl Endpoint {
             };
             let piece = match next {
                 Err(_) => break Finish::Length,
-                Ok(Err(error)) if text.is_empty() => return Err(to_failure(error)),
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, "the engine failed in the middle of an answer");
-                    break Finish::Interrupted;
+                    let failed = to_answer(&error);
+                    message = failed.message;
+                    break failed.finish;
                 }
                 Ok(Ok(piece)) => piece,
             };
@@ -156,12 +159,16 @@ impl Endpoint {
                 break finish;
             }
         };
-        if !matches!(finish, Finish::Cancelled | Finish::Interrupted) {
+        if message.is_empty() && finish != Finish::Cancelled {
             // The end of the stream follows; an engine would take an earlier close for a lost
             // client.
             tokio::spawn(tokio::time::timeout(DRAIN_MAX, chat.drain()));
         }
-        Ok(TextAnswer { text, finish })
+        TextAnswer {
+            text,
+            finish,
+            message,
+        }
     }
 }
 
@@ -183,18 +190,27 @@ fn read_key(path: &Path) -> Result<HeaderValue, EndpointError> {
     Ok(header)
 }
 
-/// Converts an engine's error into the failure that the buyer receives. It names no address.
-fn to_failure(error: UpstreamError) -> Failure {
+/// Returns an answer without text that says what went wrong. It names no address.
+fn to_answer(error: &UpstreamError) -> TextAnswer {
     tracing::warn!(%error, "the engine did not answer a request");
-    match error {
-        UpstreamError::Busy { .. } => Failure::Full,
-        UpstreamError::Refused { status, message } => {
-            Failure::Run(format!("the engine answered {status}: {message}"))
-        }
-        UpstreamError::Silent(_) => Failure::Run("the engine gave no text in time".to_owned()),
-        UpstreamError::Connect { .. } | UpstreamError::Broken(_) => {
-            Failure::Run("the engine is not reachable".to_owned())
-        }
-        UpstreamError::Damaged(_) => Failure::Run("the engine's answer is damaged".to_owned()),
-    }
+    let (finish, message) = match error {
+        UpstreamError::Busy { .. } => (Finish::Busy, "the engine is busy".to_owned()),
+        UpstreamError::Refused { status, message } => (
+            Finish::Refused,
+            format!("the engine answered {status}: {message}"),
+        ),
+        UpstreamError::Silent(_) => (
+            Finish::Interrupted,
+            "the engine gave no text in time".to_owned(),
+        ),
+        UpstreamError::Connect { .. } | UpstreamError::Broken(_) => (
+            Finish::Interrupted,
+            "the engine is not reachable".to_owned(),
+        ),
+        UpstreamError::Damaged(_) => (
+            Finish::Interrupted,
+            "the engine's answer is damaged".to_owned(),
+        ),
+    };
+    TextAnswer::without_text(finish, message)
 }

@@ -25,7 +25,12 @@ enum Manner {
     Breaks,
     /// It reports an error in its stream before any text.
     Fails,
+    /// It refuses every request.
+    Refuses,
 }
+
+/// The key that an engine wants.
+const KEY: &str = "sk-of-the-engine";
 
 /// An engine with OpenAI's HTTP API that refuses every path and field but those that souk sends.
 struct Engine {
@@ -59,10 +64,11 @@ fn serve(mut stream: TcpStream, manner: Manner, seen: &Mutex<Vec<Value>>) -> std
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut first = String::new();
     reader.read_line(&mut first)?;
-    let mut length = 0;
+    let (mut length, mut has_key) = (0, false);
     loop {
         let mut line = String::new();
         reader.read_line(&mut line)?;
+        has_key |= line.trim_end() == format!("authorization: Bearer {KEY}");
         let line = line.trim_end().to_ascii_lowercase();
         if line.is_empty() {
             break;
@@ -73,6 +79,10 @@ fn serve(mut stream: TcpStream, manner: Manner, seen: &Mutex<Vec<Value>>) -> std
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
+    if !has_key {
+        let error = json!({ "error": { "message": "no key" } }).to_string();
+        return answer(&mut stream, "401 Unauthorized", &error);
+    }
     if first.starts_with("GET /v1/models HTTP/1.1") {
         let models = json!({ "data": [{ "id": MODEL }] }).to_string();
         return answer(&mut stream, "200 OK", &models);
@@ -98,6 +108,10 @@ fn serve(mut stream: TcpStream, manner: Manner, seen: &Mutex<Vec<Value>>) -> std
         return answer(&mut stream, "400 Bad Request", "{}");
     }
     seen.lock().expect("nobody panicked").push(body);
+    if manner == Manner::Refuses {
+        let error = json!({ "error": { "message": "it is too long" } }).to_string();
+        return answer(&mut stream, "400 Bad Request", &error);
+    }
     if manner == Manner::Busy {
         return answer(&mut stream, "429 Too Many Requests", "{}");
     }
@@ -156,7 +170,10 @@ fn text_of(events: &[String]) -> String {
 }
 
 fn sell(market: &Market, name: &str, engine: &Engine, out: &str) -> Seller {
-    let mut seller = Seller::of_engine(market, name, &engine.url, &["--out", out]);
+    let key = market.path("engine-key");
+    std::fs::write(&key, format!("{KEY}\n")).expect("a file is written");
+    let options = ["--out", out, "--key-file", &key];
+    let mut seller = Seller::of_engine(market, name, &engine.url, &options);
     seller.start();
     until("its ask is in the book", || {
         let offers = market.souk(&["model", "show", MODEL]);
@@ -169,6 +186,17 @@ fn sell(market: &Market, name: &str, engine: &Engine, out: &str) -> Seller {
 fn a_model_of_an_engine_is_sold_by_the_token_and_bought_over_http() {
     let market = Market::up();
     let engine = Engine::start(Manner::Well);
+    let endpoint = [
+        "provider",
+        "init",
+        "--endpoint",
+        &engine.url,
+        "--model",
+        MODEL,
+    ];
+    let without_key = market.souk(&[&endpoint[..], &["--out", "1"]].concat());
+    assert_eq!(without_key.code, 5, "{}", without_key.stderr);
+    assert!(without_key.stderr.contains("401 Unauthorized: no key"));
     let seller = sell(&market, "atlas", &engine, "0.2");
     let models = market.souk(&["model", "list"]).done();
     let price = json!({ "input_per_million": 50_000, "output_per_million": 200_000 });
@@ -253,6 +281,12 @@ fn if_an_engine_is_busy_another_answers_and_a_broken_answer_is_said() {
     assert_eq!(text_of(&streamed), PIECES[..2].concat(), "{streamed:?}");
     let last = streamed.last().expect("an error");
     assert!(last.contains("provider_failed"), "{last}");
+    // A request that an engine refuses is not tried elsewhere, and costs nothing.
+    let refusing = Engine::start(Manner::Refuses);
+    let _other = sell(&market, "refusing", &refusing, "0.01");
+    let refused = ask(&server, &json!({ "stream": true })).of(400);
+    let message = refused["error"]["message"].as_str().expect("a text");
+    assert!(message.contains("it is too long"), "{message}");
     drop(server);
     market.assert_escrow_returns();
 }

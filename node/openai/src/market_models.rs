@@ -122,6 +122,11 @@ async fn answer_chat(State(texts): RouterState, body: JsonBody) -> Result<Respon
     let api = ApiRequest::from_chat(body?.0)?;
     let request = to_text_request(&api)?;
     let events = texts.ask(&api.model, &request).await?;
+    if let Some(done) = events.ended_without_text()
+        && finish_reason(done.answer.finish).is_none()
+    {
+        return Err(to_fault(done));
+    }
     let provider = events.provider.to_string();
     let fields = AnswerFields::new(AnswerKind::Chat, &api.model);
     let mut response = match api.is_streamed {
@@ -196,7 +201,7 @@ fn finish_reason(finish: Finish) -> Option<&'static str> {
         Finish::Stop => Some("stop"),
         Finish::Length => Some("length"),
         Finish::ContentFilter => Some("content_filter"),
-        Finish::Cancelled | Finish::Interrupted => None,
+        Finish::Cancelled | Finish::Interrupted | Finish::Refused | Finish::Busy => None,
     }
 }
 
@@ -213,7 +218,7 @@ async fn collect_answer(
     events: AnswerEvents,
 ) -> Result<Json<Value>, Refusal> {
     let done = events.collect().await.map_err(to_refusal)?;
-    let reason = finish_reason(done.answer.finish).ok_or_else(interrupted)?;
+    let reason = finish_reason(done.answer.finish).ok_or_else(|| to_fault(&done))?;
     let AnswerText { reasoning, content } = &done.answer.text;
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
     if !reasoning.is_empty() {
@@ -254,7 +259,7 @@ fn stream_answer(
             // A client can do nothing with the rest.
             TextEvent::Failed(failure) => vec![to_refusal(failure).to_object().to_string()],
             TextEvent::Done(done) => match finish_reason(done.answer.finish) {
-                None => vec![interrupted().to_object().to_string()],
+                None => vec![to_fault(&done).to_object().to_string()],
                 Some(reason) => {
                     let mut parts = vec![part(&fields, json!({}), Some(reason))];
                     if has_usage {
@@ -276,10 +281,18 @@ fn unsold_model(message: &str) -> Refusal {
     Refusal::new(StatusCode::NOT_FOUND, message).with_code("model_not_found")
 }
 
-fn interrupted() -> Refusal {
-    let message = "the provider's engine failed in the middle of the answer; you pay for the text \
-                   that came";
-    Refusal::new(StatusCode::BAD_GATEWAY, message).with_code("provider_failed")
+/// Returns the refusal for an answer that is not whole.
+fn to_fault(done: &FinishedText) -> Refusal {
+    let message = &done.answer.message;
+    match done.answer.finish {
+        Finish::Refused => {
+            Refusal::new(StatusCode::BAD_REQUEST, message).with_code("engine_refused")
+        }
+        _ => {
+            let message = format!("{message}; you pay for the text that came");
+            Refusal::new(StatusCode::BAD_GATEWAY, message).with_code("provider_failed")
+        }
+    }
 }
 
 fn to_refusal(failure: TabFailure) -> Refusal {

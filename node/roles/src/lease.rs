@@ -28,6 +28,12 @@ pub const OPENING_BYTES_MAX: usize = 4 << 20;
 /// of one request.
 pub const WORD_BYTES_MAX: usize = 512 << 10;
 
+/// The name of the input of a tab's requests, a [`crate::tokens::text::TextRequest`] as bytes.
+pub const TAB_REQUEST: &str = "request";
+
+/// The name of their output, a [`crate::tokens::text::TextAnswer`] as bytes.
+pub const TAB_ANSWER: &str = "answer";
+
 /// The most inputs, outputs, their consumers and other providers of one lease, over all its parts.
 /// Each costs a peer at least two bytes, and about a hundred bytes of memory here.
 pub const THINGS_MAX: usize = 16_384;
@@ -388,6 +394,32 @@ impl Start {
                 ContentId::for_content(&ids)
             }
         }
+    }
+
+    /// Returns whether the work is a tab: requests for texts, one after the other.
+    #[must_use]
+    pub fn is_tab(&self) -> bool {
+        let [part] = &self.parts[..] else {
+            return false;
+        };
+        let [input] = &part.inputs[..] else {
+            return false;
+        };
+        let [output] = &part.outputs[..] else {
+            return false;
+        };
+        let is_whole = input.name == TAB_REQUEST
+            && input.source == Source::Buyer
+            && input.fed.is_none()
+            && output.name == TAB_ANSWER
+            && output.consumers.is_empty()
+            && output.is_wanted;
+        is_whole
+            && self.sequences == 1
+            && part.weights.is_empty()
+            && self.peers.is_empty()
+            && part.flops == 0
+            && part.expected == Micros(0)
     }
 
     /// Returns the most tensors that requests can bring or make in this lease.

@@ -12,7 +12,7 @@ use souk_market::{AccountKey, Credits, Listing, Millis, Permille, Regions, Units
 use souk_roles::market::demands::Demands;
 use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::tab::TabFailure;
-use souk_roles::tokens::text::TextRequest;
+use souk_roles::tokens::text::{Finish, TextRequest};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
@@ -38,6 +38,10 @@ const CLOSINGS_MAX: usize = 8;
 /// often it looks at the book meanwhile.
 const SLOT_WAIT: Duration = Duration::from_secs(60);
 const BOOK_PERIOD: Duration = Duration::from_millis(250);
+
+/// The most that an idle second of a tab can cost, in thousandths of a second's price: an ask that
+/// wants more than the usual reserve is not bought.
+const IDLE_PERMILLE_MAX: u16 = 100;
 
 /// The most asks of a model that the router knows.
 const OFFERS_MAX: usize = 256;
@@ -155,6 +159,15 @@ impl AnswerEvents {
         }
     }
 
+    /// Returns the answer, if it ended before any text came.
+    #[must_use]
+    pub fn ended_without_text(&self) -> Option<&FinishedText> {
+        match &self.first {
+            Some(TextEvent::Done(done)) => Some(done),
+            _ => None,
+        }
+    }
+
     /// Waits for the whole answer.
     ///
     /// # Errors
@@ -219,7 +232,7 @@ impl TextRouter {
                 Err(TextRouterError::NoOffer { .. }) if last.is_some() => break,
                 asked => asked?,
             };
-            match events.recv().await {
+            match events.recv().await.map(without_text_failure) {
                 Some(TextEvent::Failed(failure)) => {
                     if !failure.is_of_provider() {
                         return Err(TextRouterError::Failed { last: failure });
@@ -368,7 +381,8 @@ impl TextRouter {
         let demands = demands_of(self.buyer.account(), model, failed);
         let chosen = self.buyer.broker().choose_asks(demands).await?;
         let mut offers = text_offers(chosen.listings);
-        offers.retain(|offer| offer.card.model.as_str() == model);
+        let is_fair = |offer: &TextOffer| offer.listing.idle.0 <= IDLE_PERMILLE_MAX;
+        offers.retain(|offer| offer.card.model.as_str() == model && is_fair(offer));
         match offers.into_iter().next() {
             Some(offer) => Ok(offer),
             None => {
@@ -432,6 +446,19 @@ impl TextRouter {
 
     fn lock_state(&self) -> MutexGuard<'_, RouterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Converts the first event of an answer into a failure if the engine gave no text, so that another
+/// provider can.
+fn without_text_failure(event: TextEvent) -> TextEvent {
+    match event {
+        TextEvent::Done(done)
+            if matches!(done.answer.finish, Finish::Busy | Finish::Interrupted) =>
+        {
+            TextEvent::Failed(TabFailure::BadAnswer(done.answer.message))
+        }
+        event => event,
     }
 }
 

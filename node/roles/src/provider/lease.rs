@@ -264,7 +264,10 @@ impl LeaseCore {
         if self.stage < WorkStage::Serving {
             return Some(End::Failed(unwanted_failure()));
         }
-        self.stop_runs(shared);
+        // The text of an answer is with the buyer already, so the answer is ended and billed.
+        if !self.start.is_tab() {
+            self.stop_runs(shared);
+        }
         self.pump_runs(shared)
     }
 

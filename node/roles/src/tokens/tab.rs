@@ -31,17 +31,14 @@ use crate::effect::{Effect, PendingEffects};
 use crate::job::facts::Terms;
 use crate::lease::{
     BuyerMessage, Failure, Input, Output, Part, ProviderMessage, Request, Source, Start,
-    truncate_text,
+    TAB_ANSWER, TAB_REQUEST, truncate_text,
 };
 
 pub use event::{TabAction, TabAnswer, TabEvent, TabFailure, TabOutcome, TabStage};
 pub use receipt::BillObjection;
 
-/// The name of the input of a tab's requests, a [`super::text::TextRequest`] as bytes.
-pub const REQUEST: &str = "request";
-
-/// The name of their output, a [`super::text::TextAnswer`] as bytes.
-pub const ANSWER: &str = "answer";
+/// How long an answer can take without any text: an engine reads a long prompt first.
+const TEXT_WAIT_MAX: Micros = Micros::from_seconds(75);
 
 /// How long a tab stays open without a request: an open tab costs a tenth of its price for each
 /// second, and a new one takes a purchase.
@@ -119,6 +116,8 @@ enum TabTimer {
     Nears,
     /// The receipt is late.
     Receipt,
+    /// The open answer has had no text for long.
+    Text,
     /// A note is to be answered.
     Note,
     /// The log did not close the lease in time.
@@ -153,6 +152,9 @@ pub struct TabCore {
     counted: DeviceMicros,
     /// The device time of an unfinished answer whose text came and will not be counted otherwise.
     streamed: DeviceMicros,
+    /// Since when the tab has no request, and for how long it had none before.
+    idle_since: Option<Micros>,
+    idle: Micros,
     is_closing: bool,
     note: Option<Note>,
     has_disputed: bool,
@@ -186,6 +188,8 @@ impl TabCore {
             answers: BTreeMap::new(),
             counted: DeviceMicros(0),
             streamed: DeviceMicros(0),
+            idle_since: None,
+            idle: Micros(0),
             is_closing: false,
             note: None,
             has_disputed: false,
@@ -221,6 +225,7 @@ impl TabCore {
                 }
             }
             TabEvent::Changed { lease, streamed } => self.on_changed(&lease, streamed),
+            TabEvent::TextArrived => self.wait_for_text(),
             TabEvent::TimerFired => {}
             TabEvent::EffectAnswered { ticket, answer } => {
                 if let Some(wait) = self.waits.take_wait(ticket) {
@@ -367,7 +372,7 @@ impl TabCore {
             return self.end_early(TabFailure::Closing);
         };
         open.is_sent = true;
-        let first = Request::new(open.number, vec![(REQUEST.to_owned(), open.body)]);
+        let first = Request::new(open.number, vec![(TAB_REQUEST.to_owned(), open.body)]);
         let start = Box::new(Start {
             lease: self.terms.as_ref().expect("it is bought").lease,
             job: self.spec.job,
@@ -376,12 +381,12 @@ impl TabCore {
                 graph: self.spec.card,
                 weights: Vec::new(),
                 inputs: vec![Input {
-                    name: REQUEST.to_owned(),
+                    name: TAB_REQUEST.to_owned(),
                     source: Source::Buyer,
                     fed: None,
                 }],
                 outputs: vec![Output {
-                    name: ANSWER.to_owned(),
+                    name: TAB_ANSWER.to_owned(),
                     consumers: Vec::new(),
                     is_wanted: true,
                 }],
@@ -416,8 +421,10 @@ impl TabCore {
             answer: None,
         });
         self.timers.stop_timer(TabTimer::Idle);
+        self.end_idle();
         self.streamed = DeviceMicros(0);
-        let request = Request::new(number, vec![(REQUEST.to_owned(), body)]);
+        self.wait_for_text();
+        let request = Request::new(number, vec![(TAB_REQUEST.to_owned(), body)]);
         self.push_effect(TabAction::SendMessage(BuyerMessage::Next(request)));
     }
 
@@ -437,6 +444,7 @@ impl TabCore {
             (ProviderMessage::Ready, TabStage::Preparing) => {
                 self.stage = TabStage::Serving;
                 self.push_effect(TabAction::SendMessage(BuyerMessage::Go));
+                self.wait_for_text();
                 self.close_if_done();
             }
             (ProviderMessage::Running { .. }, TabStage::Serving | TabStage::Finishing) => {}
@@ -461,9 +469,23 @@ impl TabCore {
         }
     }
 
+    /// Waits from now on for the next text of the open answer.
+    fn wait_for_text(&mut self) {
+        if self.open.is_some() && self.is_talking() {
+            self.wake_in(TabTimer::Text, TEXT_WAIT_MAX);
+        }
+    }
+
+    /// Adds the time in which the tab had no request.
+    fn end_idle(&mut self) {
+        if let Some(since) = self.idle_since.take() {
+            self.idle = self.idle.plus(Micros(self.now.tick.since(since).0));
+        }
+    }
+
     fn on_made(&mut self, request: u32, outputs: &[(String, ContentId)]) {
         let named = match outputs {
-            [(name, id)] if name == ANSWER => Some(*id),
+            [(name, id)] if name == TAB_ANSWER => Some(*id),
             _ => None,
         };
         let open = self.open.as_mut();
@@ -473,6 +495,7 @@ impl TabCore {
         };
         open.answer = Some(answer);
         self.answers.insert(request, answer);
+        self.wait_for_text();
         self.request_effect(TabAction::Count { request, answer }, TabWait::Count);
     }
 
@@ -485,6 +508,8 @@ impl TabCore {
         }
         self.counted = DeviceMicros(self.counted.0.saturating_add(time.0));
         (self.open, self.streamed) = (None, DeviceMicros(0));
+        self.timers.stop_timer(TabTimer::Text);
+        self.idle_since = Some(self.now.tick);
         self.push_effect(TabAction::Deliver);
         match self.receipt.take() {
             // The receipt came while the last answer was counted.
@@ -535,6 +560,9 @@ impl TabCore {
                 self.submit_command(Command::StartWork { lease }, TabWait::Command);
             }
             TabTimer::Idle | TabTimer::Nears => self.close(),
+            TabTimer::Text if self.open.is_some() && self.is_talking() => {
+                self.end_early(TabFailure::Silent(TEXT_WAIT_MAX));
+            }
             TabTimer::Receipt if self.stage == TabStage::Finishing => {
                 self.end_early(TabFailure::Silent(RECEIPT_MAX));
             }
@@ -544,7 +572,7 @@ impl TabCore {
                 let escrow = self.terms.as_ref().map_or(Credits(0), |it| it.escrow);
                 self.finish(self.cost.unwrap_or(escrow));
             }
-            TabTimer::Silent | TabTimer::Start | TabTimer::Receipt => {}
+            TabTimer::Silent | TabTimer::Start | TabTimer::Receipt | TabTimer::Text => {}
         }
     }
 

@@ -79,8 +79,12 @@ pub enum Finish {
     ContentFilter,
     /// The buyer stopped it.
     Cancelled,
-    /// The engine failed, or the lease ended, before the answer was whole.
+    /// The engine failed before the answer was whole.
     Interrupted,
+    /// The engine refused the request, and there is no text.
+    Refused,
+    /// The engine has no room now, and there is no text.
+    Busy,
 }
 
 /// The text of an answer, or a piece of it.
@@ -99,6 +103,8 @@ pub struct TextAnswer {
     pub text: AnswerText,
     /// Why it ended.
     pub finish: Finish,
+    /// What the engine says of a failure; empty for a whole answer.
+    pub message: String,
 }
 
 /// Why a request cannot be sent.
@@ -211,13 +217,9 @@ impl AnswerText {
         self.reasoning.is_empty() && self.content.is_empty()
     }
 
-    /// Returns the tokens that this answer to `request` is billed as. An answer without text costs
-    /// nothing.
+    /// Returns the tokens that this text, as an answer to `request`, is billed as.
     #[must_use]
     pub fn count_for(&self, request: &TextRequest) -> TokenCount {
-        if self.is_empty() {
-            return TokenCount::default();
-        }
         let output_max = u64::from(request.tokens_max) * BILLED_TOKENS_MAX;
         TokenCount {
             input: request.input_tokens(),
@@ -233,6 +235,26 @@ impl AnswerText {
 }
 
 impl TextAnswer {
+    /// Returns the tokens that it is billed as. An answer without text costs nothing, unless the
+    /// buyer itself ended it.
+    #[must_use]
+    pub fn count_for(&self, request: &TextRequest) -> TokenCount {
+        match self.text.is_empty() && self.finish != Finish::Cancelled {
+            true => TokenCount::default(),
+            false => self.text.count_for(request),
+        }
+    }
+
+    /// Returns an answer without text.
+    #[must_use]
+    pub fn without_text(finish: Finish, message: String) -> TextAnswer {
+        TextAnswer {
+            text: AnswerText::default(),
+            finish,
+            message,
+        }
+    }
+
     /// Returns the answer's bytes on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -305,7 +327,9 @@ mod tests {
             content,
             ..AnswerText::default()
         };
-        assert_eq!(text(String::new()).count_for(&asked), TokenCount::default());
+        let empty = |finish| TextAnswer::without_text(finish, String::new()).count_for(&asked);
+        assert_eq!(empty(Finish::Stop), TokenCount::default());
+        assert_eq!(empty(Finish::Cancelled).input, 2);
         // The request allows 16 tokens.
         let padded = text("x".repeat(1_000));
         assert_eq!(padded.count_for(&asked).output, 32);
@@ -327,6 +351,7 @@ mod tests {
         let answer = TextAnswer {
             text: whole,
             finish: Finish::Stop,
+            message: String::new(),
         };
         assert_eq!(TextAnswer::read(&answer.to_bytes()), Some(answer));
     }

@@ -9,11 +9,11 @@ use souk_memory::ContentId;
 use souk_roles::access::{Readers, Scope};
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::job::facts::Terms;
-use souk_roles::lease::{BuyerMessage, ProviderMessage, Start};
+use souk_roles::lease::{BuyerMessage, ProviderMessage, Start, truncate_text};
 use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::counting::TokenCount;
 use souk_roles::tokens::tab::{TabAction, TabAnswer, TabCore, TabEvent, TabOutcome, TabSpec};
-use souk_roles::tokens::text::{AnswerText, TextAnswer};
+use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -241,10 +241,7 @@ impl TabShell {
                 self.incoming = None;
                 Some(TabEvent::StreamClosed { why })
             }
-            TabInput::Piece(Some(piece)) => {
-                self.on_piece(piece);
-                None
-            }
+            TabInput::Piece(Some(piece)) => self.on_piece(piece),
             TabInput::Piece(None) => {
                 self.pieces = None;
                 None
@@ -290,22 +287,25 @@ impl TabShell {
             let network = self.buyer.broker().network();
             let (pieces, stops) = follow_lease(network, terms.provider, terms.lease);
             (self.pieces, self.stops) = (Some(pieces), Some(stops));
+            // Its reader may have left before.
+            if self.open.as_ref().is_some_and(|open| open.is_stopped) {
+                self.stop_answer();
+            }
         }
     }
 
     /// Passes a piece on, if it is the next one of the open answer.
-    fn on_piece(&mut self, piece: Piece) {
-        let Some(open) = &mut self.open else {
-            return;
-        };
-        if piece.request != open.number || open.answer.is_some() {
-            return;
+    fn on_piece(&mut self, piece: Piece) -> Option<TabEvent> {
+        let open = self.open.as_mut()?;
+        let is_of_it = piece.request == open.number && open.answer.is_none();
+        if !is_of_it || piece.text.is_empty() {
+            return None;
         }
         // What is too long for an answer is none, and the whole one will show it.
         open.has_gap |= piece.number != open.next_piece
             || open.streamed.byte_length() > open.asked.request.answer_bytes_max();
         if open.has_gap {
-            return;
+            return None;
         }
         let sent = open
             .asked
@@ -319,6 +319,7 @@ impl TabShell {
             // The reader is slow: it gets the rest with the whole answer.
             Err(_) => open.has_gap = true,
         }
+        Some(TabEvent::TextArrived)
     }
 
     /// Tells the provider to end an answer that nobody reads.
@@ -340,15 +341,20 @@ impl TabShell {
         fetched: Result<(TextAnswer, ContentId), String>,
     ) -> TabEvent {
         let answer = match (fetched, &mut self.open) {
-            (Ok((answer, _)), Some(open)) => {
-                let count = answer.text.count_for(&open.asked.request);
-                let is_right = open.rest_of(&answer.text).is_some()
+            (Ok((mut answer, _)), Some(open)) => {
+                answer.message = truncate_text(answer.message);
+                let count = answer.count_for(&open.asked.request);
+                let is_wanted = answer.finish != Finish::Cancelled || open.is_stopped;
+                let is_right = is_wanted
+                    && open.rest_of(&answer.text).is_some()
                     && answer.text.byte_length() <= open.asked.request.answer_bytes_max();
                 open.answer = Some((answer, count));
                 match is_right {
                     true => TabAnswer::Counted(count.device_time()),
                     false => {
-                        let why = "it is too long, or does not begin as its pieces did".to_owned();
+                        let why = "it is too long, was not stopped, or does not begin as its pieces \
+                                   did";
+                        let why = why.to_owned();
                         TabAnswer::NotCounted(why)
                     }
                 }

@@ -6,8 +6,7 @@ use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_market::AccountKey;
 use souk_memory::{ContentId, Tensor};
-use souk_roles::lease::{Failure, Part};
-use souk_roles::tokens::tab::{ANSWER, REQUEST};
+use souk_roles::lease::{Failure, Part, TAB_ANSWER, TAB_REQUEST};
 use souk_roles::tokens::text::TextRequest;
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
@@ -45,10 +44,8 @@ impl Shell {
         action: Action,
     ) -> Option<Action> {
         match action {
-            Action::Check { graphs, .. } => {
-                let checked = check_card(endpoint, &graphs);
-                self.queue_answer(ticket, Answer::Checked(checked));
-            }
+            // The core accepts tabs of this model alone.
+            Action::Check { .. } => self.queue_answer(ticket, Answer::Checked(Ok(()))),
             Action::Sandbox { .. } => self.queue_answer(ticket, Answer::Sandboxed { slots: 1 }),
             Action::Prepare { lease, .. } => {
                 if let Some(running) = self.leases.get_mut(&lease) {
@@ -93,17 +90,6 @@ impl Shell {
     }
 }
 
-/// Checks that a tab is for the model on sale.
-fn check_card(endpoint: &Endpoint, graphs: &[ContentId]) -> Result<(), Failure> {
-    match graphs == [endpoint.card().id()] {
-        true => Ok(()),
-        false => {
-            let model = &endpoint.card().model;
-            Err(Failure::Limit(format!("this provider sells {model} alone")))
-        }
-    }
-}
-
 /// Answers one request, and bills its tokens.
 async fn answer(
     provider: &Provider,
@@ -114,12 +100,12 @@ async fn answer(
     work: Part,
     bytes_max: u64,
 ) -> Result<FinishedRun, Failure> {
-    let answer = endpoint.answer_request(asked, left, sink).await?;
-    let usage = answer.text.count_for(asked).device_time();
+    let answer = endpoint.answer_request(asked, left, sink).await;
+    let usage = answer.count_for(asked).device_time();
     let bytes = answer.to_bytes();
     let tensor = Tensor::from_vec(vec![bytes.len()], bytes);
     let tensor = tensor.map_err(|error| Failure::Run(error.to_string()))?;
-    let made = BTreeMap::from([(ANSWER.to_owned(), tensor)]);
+    let made = BTreeMap::from([(TAB_ANSWER.to_owned(), tensor)]);
     let (outputs, bytes) = store_outputs(provider, &work, true, made, bytes_max)?;
     Ok(FinishedRun {
         work: Box::new(work),
@@ -140,7 +126,7 @@ impl Provider {
         inputs: Vec<(String, ContentId)>,
     ) -> Result<TextRequest, Failure> {
         let inputs = self.read_inputs(inputs).await?;
-        let bytes: Option<&Bytes> = inputs.get(REQUEST).map(Tensor::bytes);
+        let bytes: Option<&Bytes> = inputs.get(TAB_REQUEST).map(Tensor::bytes);
         let read = bytes.and_then(|bytes| TextRequest::read(bytes));
         read.ok_or_else(|| Failure::Input("it is no request that a tab can have".to_owned()))
     }

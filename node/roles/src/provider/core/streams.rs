@@ -3,6 +3,7 @@
 //! confirmed that lease.
 
 use super::*;
+use crate::tokens::card::TextCard;
 
 impl ProviderCore {
     pub(super) fn on_opened(&mut self, stream: StreamId, peer: AccountKey, opening: Opening) {
@@ -55,6 +56,13 @@ impl ProviderCore {
         self.streams.insert(stream, Use::Lease(lease));
     }
 
+    /// Returns the card of the model on sale, if one is and the work is no tab of it.
+    fn other_card(&self, start: &Start) -> Option<TextCard> {
+        let card = TextCard::of_resources(&self.shared.config.resources)?;
+        let is_its_tab = start.is_tab() && start.parts[0].graph == card.id();
+        (!is_its_tab).then_some(card)
+    }
+
     pub(super) fn on_start(&mut self, stream: StreamId, peer: AccountKey, start: Box<Start>) {
         let lease = start.lease;
         let refused = if self.shared.stage >= Stage::Draining {
@@ -66,6 +74,10 @@ impl ProviderCore {
         } else if !start.is_bounded() {
             let why = "the work has no parts, too many, or other inputs than it names";
             Some(Failure::Limit(why.to_owned()))
+        } else if let Some(card) = self.other_card(&start) {
+            Some(Failure::Limit(format!(
+                "this provider sells tabs of {card} alone"
+            )))
         } else {
             let wrong = without_source(&start).or_else(|| fed_wrongly(&start));
             wrong.map(|name| Failure::Input(format!("{name} has no source")))

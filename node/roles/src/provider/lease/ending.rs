@@ -44,6 +44,15 @@ impl LeaseCore {
         self.lease.deadline.max(longest)
     }
 
+    /// Returns the moment by which a run must end. An answer of a tab ends in time by itself, and is
+    /// owed; a device's run is stopped if its lease ends, and can learn no later deadline.
+    pub(super) fn run_deadline(&self) -> Millis {
+        match self.start.is_tab() {
+            true => self.ends_at,
+            false => self.ends_at_most(),
+        }
+    }
+
     /// Returns whether a further run would end in time for the buyer to sign.
     pub(super) fn is_in_time(&self, shared: &SharedState) -> bool {
         shared.now.log < self.last_begin()

@@ -225,7 +225,7 @@ impl LeaseCore {
             inputs,
             bytes_max: self.may_make(shared),
             price: self.lease.price,
-            deadline: self.ends_at_most(),
+            deadline: self.run_deadline(),
         };
         shared.send_message(self.stream, message);
         shared.request_effect(
@@ -323,12 +323,9 @@ impl LeaseCore {
         let made = match made {
             Ok(ran) => ran,
             // Its time or its room is over: what others gave is owed.
-            Err(
-                why @ (Failure::Expired
-                | Failure::Limit(_)
-                | Failure::Disk(_)
-                | Failure::BadInput(_)),
-            ) if self.bill.has_run() => {
+            Err(why)
+                if self.bill.has_run() && (self.start.is_tab() || is_of_time_or_room(&why)) =>
+            {
                 if let Some(open) = self.requests.open.get_mut(&number) {
                     open.at_work = false;
                 }
@@ -428,4 +425,13 @@ impl LeaseCore {
         shared.send_message(self.stream, ProviderMessage::Untaken(Box::new(untaken)));
         self.pump_runs(shared)
     }
+}
+
+/// Returns whether a run failed because its time or its room is over, or its inputs are at fault:
+/// what other runs made is owed.
+fn is_of_time_or_room(failure: &Failure) -> bool {
+    matches!(
+        failure,
+        Failure::Expired | Failure::Limit(_) | Failure::Disk(_) | Failure::BadInput(_)
+    )
 }

@@ -1,10 +1,14 @@
 //! What becomes of a lease, step by step.
 
-use souk_market::Term;
+use souk_market::{Lease, Term};
+use souk_memory::ContentId;
 
 use super::world::*;
+use crate::clock::Micros;
 use crate::effect::Effect;
-use crate::lease::{BuyerMessage, Failure, OfferAnswer, Opening, Request, Source, Start};
+use crate::lease::{
+    BuyerMessage, Failure, OfferAnswer, Opening, Request, Source, Start, TAB_ANSWER, TAB_REQUEST,
+};
 use crate::provider::{Action, Answer, Event, Fact, ProviderStatus, RunResult, Stage, WorkStage};
 
 /// A lease that is ready for the buyer's message.
@@ -550,4 +554,44 @@ fn two_cores_with_the_same_past_do_the_same() {
         world.core.digest()
     };
     assert_eq!(run(), run());
+}
+
+#[test]
+fn a_provider_of_a_model_takes_tabs_of_it_alone() {
+    let card = crate::tokens::card::TextCard::new("qwen/qwen3-8b").unwrap();
+    let mut world = World::selling_model(&card);
+    let lease = world.buy(Term::Firm, 60_000);
+    // Work of a device, an output of another name, and many at once in one slot.
+    let tab = tab_start(&lease, card.id());
+    let mut other_output = tab.clone();
+    other_output.parts[0].outputs[0].name = "text".to_owned();
+    let many = Start {
+        sequences: 64,
+        ..tab.clone()
+    };
+    let mut other_model = tab.clone();
+    other_model.parts[0].graph = id("another card");
+    for wrong in [start(&lease, true), other_output, many, other_model] {
+        let stream = world.open(Opening::Start(Box::new(wrong)));
+        world.settle();
+        let said = world.messages(stream).join(" ");
+        assert!(said.contains("sells tabs of qwen/qwen3-8b alone"), "{said}");
+    }
+    let stream = world.open(Opening::Start(Box::new(tab)));
+    world.settle();
+    assert_eq!(world.messages(stream)[0], "accepted");
+}
+
+/// A tab as its buyer begins it.
+fn tab_start(lease: &Lease, card: ContentId) -> Start {
+    let mut start = start(lease, false);
+    start.sequences = 1;
+    start.first.inputs[0].0 = TAB_REQUEST.to_owned();
+    let part = &mut start.parts[0];
+    part.graph = card;
+    part.weights.clear();
+    part.inputs[0].name = TAB_REQUEST.to_owned();
+    part.outputs[0].name = TAB_ANSWER.to_owned();
+    (part.flops, part.expected) = (0, Micros(0));
+    start
 }

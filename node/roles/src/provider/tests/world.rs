@@ -20,6 +20,7 @@ use crate::provider::{
     Action, Answer, Arrival, Config, Event, Fact, MarketView, NotDone, Past, ProviderCore, Report,
     RunResult, StreamId, Terms,
 };
+use crate::tokens::card::TextCard;
 
 pub const PRICE: Price = Price(1_000_000);
 
@@ -107,7 +108,18 @@ impl World {
         world
     }
 
+    /// A provider of a model, whose ask is in the book.
+    pub fn selling_model(card: &TextCard) -> World {
+        let mut world = World::empty_with(card.to_resources());
+        world.settle();
+        world
+    }
+
     pub fn empty() -> World {
+        World::empty_with(resources())
+    }
+
+    fn empty_with(resources: Resources) -> World {
         let (provider, buyer) = (key(1), key(2));
         let mut genesis = Genesis::new("test".try_into().unwrap(), account(&key(9)));
         let rich = Credits(1_000_000_000_000);
@@ -120,7 +132,10 @@ impl World {
             tick: Micros(7),
             log: Millis(1_000_000),
         };
-        let of = config(&exchange, &provider);
+        let of = Config {
+            resources,
+            ..config(&exchange, &provider)
+        };
         let (core, effects) = ProviderCore::resume(of, Past::default(), now);
         let mut world = World {
             core,

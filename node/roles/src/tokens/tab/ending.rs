@@ -36,6 +36,8 @@ impl TabCore {
         let command = match failure {
             // What was billed wrongly is refused: the market then pays no more than was accepted.
             TabFailure::Bill(_) | TabFailure::BadAnswer(_) => self.dispute(lease),
+            // Silence would accept the note, whoever ends the lease.
+            _ if self.is_note_over() => self.dispute(lease),
             _ => Command::EndLease { lease },
         };
         self.submit_command(command, TabWait::Command);
@@ -60,8 +62,8 @@ impl TabCore {
     }
 
     fn stop_timers_of_work(&mut self) {
-        use TabTimer::{Idle, Look, Nears, Note, Receipt, Silent, Start};
-        for timer in [Silent, Start, Idle, Nears, Receipt, Note, Look] {
+        use TabTimer::{Idle, Look, Nears, Receipt, Silent, Start, Text};
+        for timer in [Silent, Start, Idle, Nears, Receipt, Text, Look] {
             self.timers.stop_timer(timer);
         }
     }
@@ -72,7 +74,11 @@ impl TabCore {
             self.receipt = Some(Box::new(receipt));
             return;
         }
-        self.fail_request(TabFailure::Closing);
+        if self.open.is_some() {
+            // An answer is still owed, so the provider has no reason to end.
+            return self.end_early(TabFailure::Confused);
+        }
+        self.end_idle();
         if let Err(objection) = self.check_receipt(&receipt) {
             return self.end_early(TabFailure::Bill(objection));
         }
@@ -92,6 +98,8 @@ impl TabCore {
 
     pub(super) fn on_settled(&mut self, settled: Result<(), String>) {
         let amount = self.receipt.as_ref().expect("it is signed").body.amount;
+        let escrow = self.terms.as_ref().map_or(amount, |terms| terms.escrow);
+        let amount = amount.min(escrow);
         match settled {
             Ok(()) => self.finish(amount),
             Err(why) => {
@@ -133,6 +141,12 @@ impl TabCore {
                 None => self.timers.stop_timer(TabTimer::Note),
             }
         }
+    }
+
+    /// Returns whether an open note states more than the buyer counted.
+    fn is_note_over(&self) -> bool {
+        let counted = self.counted.0.saturating_add(self.streamed.0);
+        self.note.is_some_and(|note| note.usage.0 > counted)
     }
 
     /// Answers a note before silence would accept it: disputes a usage beyond the buyer's count.

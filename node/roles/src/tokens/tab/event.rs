@@ -36,6 +36,8 @@ pub enum TabEvent {
         /// The device time of the open request, by the text that came so far.
         streamed: DeviceMicros,
     },
+    /// Text of the open answer arrived.
+    TextArrived,
     /// A moment that the core asked for is here.
     TimerFired,
     /// The answer to an effect.

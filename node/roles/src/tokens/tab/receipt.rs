@@ -1,14 +1,15 @@
 //! Checks the receipt of a tab against the purchase and the buyer's own count.
 
 use serde::Serialize;
-use souk_market::{DeviceMicros, Millis, Receipt, ReceiptFault};
+use souk_market::{DeviceMicros, Receipt, ReceiptFault};
 use souk_memory::ContentId;
 
 use super::TabCore;
+use crate::clock::Micros;
 use crate::lease::{USAGE_MIN, transcript};
 
-/// The most by which this buyer's clock may lag the clock that a provider bills by.
-const CLOCK_LAG_MAX: Millis = Millis(5_000);
+/// The most by which the idle time of a receipt can exceed the buyer's own: messages take time.
+const IDLE_SLACK: Micros = Micros::from_seconds(1);
 
 /// Why the buyer does not sign a receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
@@ -27,13 +28,13 @@ pub enum BillObjection {
         /// The device time that the buyer counted.
         counted: DeviceMicros,
     },
-    /// It bills more idle time than the tab was open.
-    #[error("it bills {billed} of idle time, and the tab was open for {held}")]
+    /// It bills more idle time than the tab had.
+    #[error("it bills {billed} of idle time, and the tab was idle for {idle}")]
     Idle {
         /// The billed time.
         billed: DeviceMicros,
-        /// The time for which the tab was open.
-        held: DeviceMicros,
+        /// The time for which the tab had no request, by the buyer's clock.
+        idle: DeviceMicros,
     },
     /// It names other answers than those that came.
     #[error("it names other answers than those that came")]
@@ -71,12 +72,10 @@ impl TabCore {
             let billed = body.usage;
             return Err(BillObjection::Usage { billed, counted });
         }
-        let held = self.now.log.saturating_add(CLOCK_LAG_MAX);
-        let held = held.saturating_since(terms.start);
-        let held = DeviceMicros::from_units(terms.quantity, held);
-        if body.idle > held {
+        let idle = DeviceMicros(self.idle.plus(IDLE_SLACK).0);
+        if body.idle > idle {
             let billed = body.idle;
-            return Err(BillObjection::Idle { billed, held });
+            return Err(BillObjection::Idle { billed, idle });
         }
         let named = body.outputs.iter().map(|id| ContentId::from_bytes(id.0));
         match named.eq(transcript(self.answers.values())) {

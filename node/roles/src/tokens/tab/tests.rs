@@ -7,8 +7,9 @@ use souk_market::{Acceptance, LeaseState, SigningKey};
 
 use super::*;
 use crate::lease::Opening;
+use crate::provider::Answer as ProviderAnswer;
 use crate::provider::StreamId;
-use crate::provider::tests::world::{World, account, id};
+use crate::provider::tests::world::{World, account, id, is_run, key};
 use crate::session::tests::model::Dice;
 
 /// What an honest provider bills for a request, as the world plays it.
@@ -194,6 +195,36 @@ impl TabWorld {
         }
     }
 
+    /// Time goes on while the engine gives no answer.
+    fn live_without_answers(&mut self, seconds: u64) {
+        for _ in 0..seconds * 4 {
+            self.world.pass(250);
+            self.wake();
+            self.settle_without_answers();
+        }
+    }
+
+    /// All happens but that the tab hears of its provider.
+    fn settle_but_the_receipt(&mut self) {
+        while !self.pending.is_empty() {
+            self.carry_out();
+            self.world.settle();
+        }
+        self.world.settle();
+    }
+
+    fn settle_without_answers(&mut self) {
+        for _ in 0..1_000 {
+            self.world.settle_but(is_run);
+            let heard = self.hear();
+            if self.pending.is_empty() && !heard {
+                return;
+            }
+            self.carry_out();
+        }
+        panic!("it never comes to rest: {:?}", self.pending);
+    }
+
     fn ask(&mut self) {
         self.asked += 1;
         let body = id(&format!("body {}", self.asked));
@@ -333,6 +364,90 @@ fn a_purchase_without_an_answer_is_found_in_the_log() {
     tab.carry(Command::PlaceBid(bid)).unwrap();
     tab.live(2);
     assert_eq!(tab.delivered, 1);
+}
+
+#[test]
+fn an_answer_that_fails_leaves_those_before_it_owed() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    tab.ask();
+    tab.settle_without_answers();
+    let failure = Failure::Run("the engine is gone".to_owned());
+    tab.world
+        .answer_with(is_run, ProviderAnswer::Ran(Err(failure)));
+    tab.live(5);
+    assert_eq!((tab.delivered, tab.failures.len()), (1, 1));
+    let receipt = tab.outcome().receipt.as_ref().expect("both signed");
+    assert_eq!(receipt.body.usage, HONEST);
+}
+
+#[test]
+fn text_that_its_buyer_wants_no_more_is_owed() {
+    let mut tab = TabWorld::new();
+    tab.settle_without_answers();
+    // The buyer has read the pieces, and says that it wants nothing.
+    let stream = tab.stream.expect("it is open");
+    tab.world.say(stream, BuyerMessage::Limit { parts: 0 });
+    tab.world.settle();
+    let finished = tab.world.finished(stream);
+    assert_eq!(finished.receipt.body.usage, HONEST);
+}
+
+#[test]
+fn a_note_beyond_the_count_is_disputed_though_the_provider_is_lost() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    tab.ask();
+    tab.live_without_answers(30);
+    let lease = tab.followed.expect("it is bought");
+    let usage = DeviceMicros(25_000_000);
+    let note = Command::NoteUsage { lease, usage };
+    tab.world.carry(&key(1), note).expect("the work has begun");
+    tab.settle_without_answers();
+    let why = "the connection is broken".to_owned();
+    tab.on(TabEvent::StreamClosed { why });
+    tab.stream = None;
+    tab.live_without_answers(200);
+    let (paid, _) = paid_to_provider(tab.closed_lease());
+    assert_eq!(paid, Credits(0), "silence would have paid 25 s");
+}
+
+#[test]
+fn a_provider_that_says_only_that_it_lives_is_left() {
+    let mut tab = TabWorld::new();
+    tab.settle_without_answers();
+    tab.live_without_answers(70);
+    assert_eq!(tab.failures, []);
+    // Text keeps it.
+    tab.on(TabEvent::TextArrived);
+    tab.live_without_answers(70);
+    assert_eq!(tab.failures, []);
+    tab.live_without_answers(10);
+    assert_eq!(tab.failures, [TabFailure::Silent(TEXT_WAIT_MAX)]);
+}
+
+#[test]
+fn idle_time_is_billed_as_far_as_the_buyer_was_idle() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    tab.on(TabEvent::Close);
+    // The provider's receipt comes, with more idle time than there was.
+    while tab.core.stage() != TabStage::Finishing {
+        tab.carry_out();
+    }
+    tab.settle_but_the_receipt();
+    let stream = tab.stream.expect("it is open");
+    let mut finished = tab.world.finished(stream);
+    finished.receipt.body.idle = DeviceMicros(9_000_000);
+    let body = finished.receipt.body.clone();
+    let due = souk_market::ReceiptBody::amount_due(body.price, body.billable_usage());
+    finished.receipt.body.amount = due.expect("it fits");
+    finished.receipt = Receipt::new(finished.receipt.body).sign_as_provider(&key(1));
+    let message = ProviderMessage::Finished(Box::new(finished));
+    tab.on(TabEvent::MessageReceived(message));
+    let failure = tab.core.failure.clone().expect("it is refused");
+    let is_idle = matches!(failure, TabFailure::Bill(BillObjection::Idle { .. }));
+    assert!(is_idle, "{failure:?}");
 }
 
 /// Plays a history that a seed draws. Returns how often what happened.
