@@ -11,6 +11,7 @@ use souk_folder::key::NodeKey;
 use souk_folder::market_file::MarketFile;
 use souk_network::metrics::PageMaker;
 use souk_node::endpoint::EndpointError;
+use souk_node::endpoint::upstream::UpstreamError;
 use souk_node::provider::{self, ProviderError};
 use souk_node::validator::node::{self, ValidatorNode, ValidatorNodeError};
 use souk_sandbox::SandboxFault;
@@ -302,6 +303,11 @@ pub fn from_endpoint(error: EndpointError) -> Failure {
         EndpointError::Unknown { .. } => {
             Failure::new(Kind::Input, error, "give --model one of these names")
         }
+        EndpointError::Upstream(UpstreamError::Refused { .. }) => Failure::new(
+            Kind::Network,
+            error,
+            "if the engine wants a key, name its file with --key-file",
+        ),
         EndpointError::Upstream(_) => Failure::new(
             Kind::Network,
             error,
