@@ -196,7 +196,8 @@ fn a_model_of_an_engine_is_sold_by_the_token_and_bought_over_http() {
     ];
     let without_key = market.souk(&[&endpoint[..], &["--out", "1"]].concat());
     assert_eq!(without_key.code, 5, "{}", without_key.stderr);
-    assert!(without_key.stderr.contains("401 Unauthorized: no key"));
+    let cause = without_key.stdout + &without_key.stderr;
+    assert!(cause.contains("401 Unauthorized: no key"), "{cause}");
     let seller = sell(&market, "atlas", &engine, "0.2");
     let models = market.souk(&["model", "list"]).done();
     let price = json!({ "input_per_million": 50_000, "output_per_million": 200_000 });

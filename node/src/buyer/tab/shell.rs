@@ -164,7 +164,7 @@ impl TabShell {
                 let effects = self.core.apply(self.clock.now(), event);
                 self.carry_out(effects);
                 // A tab that closes takes no request, so it stays busy.
-                if had_request && self.open.is_none() && self.core.is_free() {
+                if had_request && self.ready.is_empty() && self.core.is_free() {
                     self.busy.set_free();
                 }
             }
@@ -466,6 +466,11 @@ impl TabShell {
     /// Gives the reader the rest of the answer, and its end.
     fn deliver(&mut self) {
         if let Some(open) = self.open.take() {
+            let finish = open.answer.as_ref().map(|(answer, _)| answer.finish);
+            if matches!(finish, Some(Finish::Interrupted | Finish::Busy)) {
+                // The next request goes to another engine, if there is one.
+                self.ready.push_back(TabEvent::Close);
+            }
             open.deliver(self.bought().price);
         }
     }
