@@ -121,8 +121,9 @@ impl Endpoint {
     ) -> TextAnswer {
         let until = Instant::now() + left.saturating_sub(HANDOVER);
         let model = self.card.model.as_str();
+        let chat = self.upstream.begin_chat(model, request);
         let begun = tokio::select! {
-            begun = tokio::time::timeout_at(until, self.upstream.begin_chat(model, request)) => begun,
+            begun = tokio::time::timeout_at(until, chat) => begun,
             () = sink.wait_for_stop() => {
                 return TextAnswer::without_text(Finish::Cancelled, String::new());
             }

@@ -2,9 +2,9 @@
 //! copy goes to or from a graphics card or a disk, the code that holds the `Holdings` (the
 //! scheduler's device group) must move the bytes.
 //!
-//! A call that needs such a copy fails with [`HoldError::Moving`]. One caller takes the [`Transit`],
-//! carries it out over one hop, and reports its end; the others wait and retry. Meanwhile the space
-//! at the destination is reserved, and the source stays.
+//! A call that needs such a copy fails with [`HoldError::Moving`]. One caller takes the
+//! [`Transit`], carries it out over one hop, and reports its end; the others wait and retry.
+//! Meanwhile the space at the destination is reserved, and the source stays.
 
 use super::{Handle, HoldError, Holdings};
 use crate::location::Location;

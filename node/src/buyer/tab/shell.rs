@@ -352,10 +352,9 @@ impl TabShell {
                 match is_right {
                     true => TabAnswer::Counted(count.device_time()),
                     false => {
-                        let why = "it is too long, was not stopped, or does not begin as its pieces \
-                                   did";
-                        let why = why.to_owned();
-                        TabAnswer::NotCounted(why)
+                        let why = "it is too long, was not stopped, or begins otherwise than its \
+                                   pieces";
+                        TabAnswer::NotCounted(why.to_owned())
                     }
                 }
             }

@@ -44,8 +44,9 @@ impl LeaseCore {
         self.lease.deadline.max(longest)
     }
 
-    /// Returns the moment by which a run must end. An answer of a tab ends in time by itself, and is
-    /// owed; a device's run is stopped if its lease ends, and can learn no later deadline.
+    /// Returns the moment by which a run must end. An answer of a tab ends by itself before its
+    /// lease does, and is owed. A run on a device is stopped when its lease ends, and its sandbox
+    /// can learn no later deadline.
     pub(super) fn run_deadline(&self) -> Millis {
         match self.start.is_tab() {
             true => self.ends_at,
