@@ -2,6 +2,7 @@
 """Puts each planted bug of the lists into a copy of the crates, which must be noticed.
 
     python3 -B .ci/mutants.py [LIST ...] [-- WORD ...]     only bugs whose name holds one of the words
+    python3 -B .ci/mutants.py --check                      only whether each bug fits the source
 
 Without a list all `mutants/*.txt` of the repository are gone through. A list begins with how it
 is judged: `! play` by the simulator, which must break a promise within SEEDS seeds; `! test ARGS`
@@ -136,7 +137,7 @@ def judge(path, words, env):
     """How many bugs of a list there are, and how many of them survive."""
     how, bugs = read_list(path)
     bugs = [bug for bug in bugs if any(word in bug[0] for word in words)]
-    crate = os.path.relpath(os.path.dirname(os.path.dirname(os.path.abspath(path))), ROOT)
+    crate = crate_of(path)
     survived = 0
     with tempfile.TemporaryDirectory() as folder:
         env = dict(env, SOUK_MARKET_STREAMS=STREAMS, CARGO_INCREMENTAL="0")
@@ -163,13 +164,39 @@ def judge(path, words, env):
     return len(bugs), survived
 
 
+def crate_of(path):
+    """The folder of the crate that a list is for."""
+    return os.path.relpath(os.path.dirname(os.path.dirname(os.path.abspath(path))), ROOT)
+
+
+def check(lists):
+    """Exits with 1 if a bug no longer fits the source, as it can after a change of names."""
+    count = unfit = 0
+    for path in lists:
+        for name, places in read_list(path)[1]:
+            count += 1
+            try:
+                files = changed(ROOT, crate_of(path), places)
+            except FileNotFoundError as error:
+                files = f"names {os.path.relpath(error.filename, ROOT)}, which is not there"
+            if isinstance(files, str):
+                unfit += 1
+                print(f"{os.path.relpath(path, ROOT)}: {name}: {files}")
+    print(f"{count} planted bugs, {unfit} no longer fit")
+    sys.exit(1 if unfit else 0)
+
+
 def main():
     arguments = sys.argv[1:]
+    only_check = arguments == ["--check"]
+    arguments = [] if only_check else arguments
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     lists, words = arguments[:cut], arguments[cut + 1 :] or [""]
     if not lists:
         found = subprocess.check_output(["git", "ls-files", "*mutants/*.txt"], cwd=ROOT, text=True)
         lists = [os.path.join(ROOT, path) for path in found.splitlines()]
+    if only_check:
+        check(lists)
     env = dict(os.environ)
     if "SOUK_MUTANTS_TARGET" in env:
         env["CARGO_TARGET_DIR"] = env["SOUK_MUTANTS_TARGET"]
