@@ -126,10 +126,14 @@ impl Bill {
         started: Millis,
     ) -> Option<ReceiptBody> {
         assert!(self.has_run(), "nothing is billed for nothing");
-        // A lease has only this much time, and clocks differ; tokens can cost more than it has.
+        // A lease has only this much time, and clocks differ.
         let most =
             DeviceMicros::from_units(lease.quantity, lease.deadline.saturating_since(lease.start));
-        let usage = DeviceMicros(self.busy.0).max(USAGE_MIN).min(most);
+        let mut usage = DeviceMicros(self.busy.0).max(USAGE_MIN);
+        if start.is_tab() {
+            // Tokens can cost more time than there was.
+            usage = usage.min(most);
+        }
         let idle = DeviceMicros(self.idle.0.min(most.0.saturating_sub(usage.0)));
         let id = |id: &ContentId| MarketContentId(*id.as_bytes());
         let (declared_mega_ops, delivered_mega_ops) = self.work_speeds(shared);
