@@ -34,7 +34,6 @@ mod tick;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::iter::once;
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -47,7 +46,7 @@ use crate::digest::Chain;
 use crate::event::{Event, MoveReason};
 use crate::genesis::Genesis;
 use crate::ids::{AccountKey, BookId, Digest, LeaseId, MarketId, OrderId, RequestId, Slot};
-use crate::lease::{Lease, LeaseState};
+use crate::lease::Lease;
 use crate::lease_table::LeaseTable;
 use crate::ledger::{Ledger, Totals};
 use crate::refusal::Refusal;
@@ -470,6 +469,7 @@ impl Exchange {
     pub(crate) fn rebuild_indices(&mut self) {
         self.books.rebuild_indices();
         self.ledger.rebuild_hints();
+        self.leases.rebuild_indices();
         debug_assert!(self.is_sound(), "what is found again hangs together");
     }
 
@@ -494,28 +494,19 @@ impl Exchange {
         self.leases.get(id)
     }
 
-    /// Returns, by id, the open leases in which an account is buyer or provider. It does not visit
-    /// closed leases: every open lease has a timer for its end or close, or waits for a lease that
-    /// has one.
+    /// Returns, by id, the open leases in which an account is buyer or provider.
     pub fn leases_of(&self, key: AccountKey) -> Vec<&Lease> {
-        let has_some = |own: &Account| own.open_leases > 0 || own.leases_bought > 0;
-        if !self.account(key).is_some_and(has_some) {
-            return Vec::new();
-        }
-        let timed = self.timers.iter().filter_map(|(_, timer)| match timer {
-            Timer::LeaseEnds(id) | Timer::LeaseCloses(id) => Some(&self.leases[id]),
-            _ => None,
-        });
-        let waiting = |lease: &Lease| {
-            let next = &self.leases[&lease.successor?];
-            matches!(next.state, LeaseState::Waiting { .. }).then_some(next)
-        };
-        let open = timed.flat_map(|lease| once(lease).chain(waiting(lease)));
-        let mut own: Vec<&Lease> = open
-            .filter(|lease| lease.buyer == key || lease.provider == key)
-            .collect();
-        own.sort_by_key(|lease| lease.id);
-        own
+        let slot = self.ledger.find_slot(key);
+        let open = slot.map(|slot| self.leases.open_leases(slot));
+        open.into_iter().flatten().collect()
+    }
+
+    /// Iterates, by id, over the leases that an account bought and the exchange still knows.
+    pub fn leases_bought_by(&self, key: AccountKey) -> impl DoubleEndedIterator<Item = &Lease> {
+        let slot = self.ledger.find_slot(key);
+        let bought = slot.map(|slot| self.leases.bought_leases(slot));
+        let bought = bought.into_iter().flatten();
+        bought.filter(move |lease| lease.buyer == key)
     }
 
     /// Iterates over all leases that the exchange still knows, by id.

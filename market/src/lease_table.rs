@@ -2,15 +2,16 @@
 //! in two array reads.
 //!
 //! They lie in small pages; a page goes when its last lease does. So leases never move, and memory
-//! depends on the leases that remain, not on all that there ever were.
+//! depends on the leases that remain, not on all that there ever were. Two indices find the leases
+//! of an account, so that a question about one account costs nothing for those of all others.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Index;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::LeaseId;
-use crate::lease::Lease;
+use crate::ids::{LeaseId, Slot};
+use crate::lease::{Lease, Parties};
 
 /// Leases of a page: enough that a page's own cost is small, few enough that a single lease that
 /// stays for years holds little memory.
@@ -31,6 +32,47 @@ pub(crate) struct LeaseTable {
     pages: VecDeque<LeasePage>,
     /// The id of the last lease.
     last: u64,
+    #[serde(skip)]
+    by_account: AccountLeases,
+}
+
+/// The leases of each account. Snapshots do not hold them: they follow from the leases.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct AccountLeases {
+    /// The open leases of an account, as buyer or provider.
+    open: BTreeSet<(Slot, LeaseId)>,
+    /// The leases that an account bought: the open ones, and the closed ones that are still known.
+    bought: BTreeSet<(Slot, LeaseId)>,
+}
+
+impl AccountLeases {
+    fn insert_lease(&mut self, lease: &Lease) {
+        let parties = &lease.parties;
+        self.bought.insert((parties.buyer, lease.id));
+        if !lease.is_closed() {
+            self.open.insert((parties.buyer, lease.id));
+            self.open.insert((parties.provider, lease.id));
+        }
+    }
+
+    fn close_lease(&mut self, lease: LeaseId, parties: &Parties) {
+        self.open.remove(&(parties.buyer, lease));
+        self.open.remove(&(parties.provider, lease));
+    }
+
+    fn remove_lease(&mut self, lease: &Lease) {
+        self.close_lease(lease.id, &lease.parties);
+        self.bought.remove(&(lease.parties.buyer, lease.id));
+    }
+}
+
+/// Returns the leases of one account in one of the sets, by id.
+fn leases_of_slot(
+    set: &BTreeSet<(Slot, LeaseId)>,
+    slot: Slot,
+) -> impl DoubleEndedIterator<Item = LeaseId> + '_ {
+    let all = (slot, LeaseId(0))..=(slot, LeaseId(u64::MAX));
+    set.range(all).map(|(_, id)| *id)
 }
 
 fn split_id(id: LeaseId) -> Option<(u64, usize)> {
@@ -73,6 +115,7 @@ impl LeaseTable {
             let leases = Vec::with_capacity(PAGE as usize);
             self.pages.push_back(LeasePage { live: 0, leases });
         }
+        self.by_account.insert_lease(&lease);
         let page = self.pages.back_mut().expect("it was just made sure of");
         assert_eq!(page.leases.len(), within, "pages have no gaps");
         page.leases.push(Some(lease));
@@ -96,7 +139,41 @@ impl LeaseTable {
             self.pages.pop_front();
             self.first += 1;
         }
+        self.by_account.remove_lease(&lease);
         Some(lease)
+    }
+
+    /// Handles a lease that was closed: it is no longer among the open leases of its parties.
+    pub(crate) fn on_closed(&mut self, id: LeaseId) {
+        let lease = self.get(id).expect("the lease is known");
+        assert!(lease.is_closed(), "its state says so");
+        let parties = lease.parties;
+        self.by_account.close_lease(id, &parties);
+    }
+
+    /// Iterates, by id, over the open leases in which an account is buyer or provider.
+    pub(crate) fn open_leases(&self, slot: Slot) -> impl DoubleEndedIterator<Item = &Lease> {
+        leases_of_slot(&self.by_account.open, slot).map(|id| &self[&id])
+    }
+
+    /// Iterates, by id, over the known leases that a slot's account bought. A forgotten account
+    /// leaves closed leases to the slot's next account.
+    pub(crate) fn bought_leases(&self, slot: Slot) -> impl DoubleEndedIterator<Item = &Lease> {
+        leases_of_slot(&self.by_account.bought, slot).map(|id| &self[&id])
+    }
+
+    /// Rebuilds the indices, which a snapshot does not hold.
+    pub(crate) fn rebuild_indices(&mut self) {
+        let mut found = AccountLeases::default();
+        self.values().for_each(|lease| found.insert_lease(lease));
+        self.by_account = found;
+    }
+
+    /// Asserts that the indices are those of the leases.
+    pub(crate) fn audit_indices(&self) {
+        let mut found = AccountLeases::default();
+        self.values().for_each(|lease| found.insert_lease(lease));
+        assert_eq!(found, self.by_account, "the leases of each account");
     }
 
     /// Returns the number of known leases.

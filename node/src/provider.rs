@@ -4,6 +4,7 @@
 //! and carries out its effects. Separate tasks look after the market, the network and the figures
 //! of the device.
 
+mod announcement_schedule;
 mod device_load;
 mod disk_room;
 mod engine;
@@ -61,6 +62,7 @@ use crate::client::reach::{ReachError, connect_market};
 use crate::client::trader::{TradeError, Trader};
 use crate::endpoint::EndpointError;
 use crate::endpoint::pieces::{self, PieceStreams};
+use announcement_schedule::{AnnouncementOutcome, AnnouncementSchedule};
 use engine::{Engine, OpenedEngine};
 use fault::FaultInjector;
 use journal::Sums;
@@ -94,9 +96,11 @@ const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of content kept on disk.
 const FOLDER_BYTES_MAX: u64 = 16 << 30;
 
-/// How often the provider announces its address to the validators, because one that restarted has
-/// forgotten it.
+/// How often the provider checks whether to announce its address to the validators.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
+
+/// How often the provider reads on this machine what changes the terms of its next ask.
+const TERMS_PERIOD: Duration = Duration::from_secs(2);
 
 /// The provider publishes its profile once in this many announcements: every ten minutes, a third
 /// of the profile's life. `souk testnet gossip` measures the cost for the nodes of a market of
@@ -391,6 +395,7 @@ impl Provider {
             return Ok(());
         };
         let (say, signals) = mpsc::channel(2);
+        let tell_terms = say.clone();
         let begins = (beginning.journal, beginning.past);
         let (shell, status) = Shell::new(self.clone(), beginning.heard, begins, patience);
         self.status.send_replace(Some(status));
@@ -409,6 +414,7 @@ impl Provider {
             ended = shell.run(signals) => ended,
             () = signalling => unreachable!("whoever stops it waits for it"),
             () = self.announce_repeatedly() => unreachable!("announcing never ends"),
+            () = self.watch_terms(tell_terms) => unreachable!("the owner may always change them"),
             () = room::adjust_forever(self) => unreachable!("it adjusts memory until the end"),
             () = device_load::sample_forever(self) => {
                 unreachable!("it samples devices until the end")
@@ -440,23 +446,64 @@ impl Provider {
         *self.sums.borrow()
     }
 
-    /// Announces the provider's address to the market and its profile to the network, repeatedly.
+    /// Tells the shell when something on this machine changes the next ask: the owner's price, the
+    /// hours, the room on the disk, or the device's measured speed.
+    async fn watch_terms(self: &Arc<Self>, tell: mpsc::Sender<Signal>) {
+        let mut before = None;
+        loop {
+            let provider = self.clone();
+            let read = tokio::task::spawn_blocking(move || {
+                let terms = provider.terms.as_written(&provider.home).local_terms();
+                let is_speed_due = provider.pace.has_changed(provider.known_times());
+                ((terms, provider.disk.has_room()), is_speed_due)
+            });
+            let (now, is_speed_due) = read.await.expect("reading the terms does not panic");
+            let is_other = before.as_ref().is_some_and(|before| *before != now);
+            before = Some(now);
+            if is_other || is_speed_due {
+                // A shell that has ended needs no signal.
+                let _ = tell.send(Signal::TermsChanged).await;
+            }
+            tokio::time::sleep(TERMS_PERIOD).await;
+        }
+    }
+
+    /// Announces the provider's address to the market and its profile to the network: at once, when
+    /// its addresses change, when another validator reports its account's changes, and seldom
+    /// without. A validator that restarted has forgotten the address, and another reports from then
+    /// on.
     async fn announce_repeatedly(&self) {
+        let watch = self.trader.broker().watch_account(self.trader.account());
+        let mut schedule = AnnouncementSchedule::default();
         for round in 0_u32.. {
             if profile_is_due(round) {
                 self.publish_profile().await;
-            }
-            match self.trader.broker().refresh_validators().await {
-                Ok(members) => self.remember_validators(&members),
-                Err(error) => tracing::debug!(%error, "could not refresh the validators"),
             }
             self.tensors.links().save(unix_ms());
             self.tensors.access().save();
             self.outlook.save();
             self.seen.save();
-            let heard = self.trader.broker().announce_addresses().await;
-            tracing::debug!(heard, "announced the addresses to validators");
+            let addresses = self.network.own_addresses().await;
+            let state = (addresses, watch.borrow().begun);
+            if schedule.is_due(round, state) {
+                schedule.on_announced(round, self.announce_once().await);
+            }
             tokio::time::sleep(ANNOUNCE_PERIOD).await;
+        }
+    }
+
+    /// Refreshes the list of validators and announces the addresses to them.
+    async fn announce_once(&self) -> AnnouncementOutcome {
+        let broker = self.trader.broker();
+        match broker.refresh_validators().await {
+            Ok(members) => self.remember_validators(&members),
+            Err(error) => tracing::debug!(%error, "could not refresh the validators"),
+        }
+        let confirmed = broker.announce_addresses().await;
+        tracing::debug!(confirmed, "announced the addresses to validators");
+        match confirmed == broker.validators().len() {
+            true => AnnouncementOutcome::Confirmed,
+            false => AnnouncementOutcome::Partial,
         }
     }
 

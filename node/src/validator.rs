@@ -7,6 +7,7 @@
 //! exchange answers a closed list of queries, either after a ReadIndex round (linearizable) or at
 //! once (stale, with the age of the state).
 
+mod account_watchers;
 mod admission;
 mod audit;
 mod backup;

@@ -104,6 +104,7 @@ impl Exchange {
             fee,
             refunded,
         };
+        self.leases.on_closed(id);
         self.count_closed(parties.provider, paid, payment.usage);
         let seller = self.leases[&id].resale.map(|resale| resale.seller_slot);
         for party in [Some(parties.buyer), seller].into_iter().flatten() {

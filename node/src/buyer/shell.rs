@@ -34,6 +34,7 @@ use super::past_times::{EndedJob, PastJob};
 use super::planner::{PlanError, Planner};
 use super::quote::Quote;
 use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
+use crate::client::broker::AccountWatch;
 use crate::lease_report::LeaseReport;
 use served_contents::ServedContents;
 use streams::{Incoming, ProviderStream};
@@ -114,7 +115,7 @@ pub(super) struct Shell {
 #[derive(Default)]
 struct FollowedLeases {
     leases: Vec<LeaseId>,
-    changes: Option<watch::Receiver<u64>>,
+    changes: Option<watch::Receiver<AccountWatch>>,
     /// Whether a query of them runs, and whether another one must follow.
     is_looking: bool,
     looks_again: bool,

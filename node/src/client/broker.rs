@@ -17,6 +17,7 @@ use souk_roles::market::client::{PATIENCE, Reply};
 use souk_roles::market::known_members::KnownMembers;
 use tokio::sync::watch;
 
+pub use super::task::AccountWatch;
 pub use super::task::AttemptError;
 use super::task::{self, ANSWER_TIMEOUT, Client};
 
@@ -112,9 +113,9 @@ impl Broker {
         self.client.oldest_age().filter(|_| self.takes_stale)
     }
 
-    /// Returns a counter that rises whenever `account` changed, and whenever a broken watch
-    /// resumes, because it may have missed a change.
-    pub fn watch_account(&self, account: AccountKey) -> watch::Receiver<u64> {
+    /// Watches `account`: the receiver gets a new state whenever the account changed, whenever the
+    /// watch breaks, and whenever it resumes, because it may have missed a change.
+    pub fn watch_account(&self, account: AccountKey) -> watch::Receiver<AccountWatch> {
         self.client.watch_account(account)
     }
 

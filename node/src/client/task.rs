@@ -65,9 +65,20 @@ enum Message {
     SignFor(Box<(NodeKey, MarketId)>),
     Watch {
         account: AccountKey,
-        reply: oneshot::Sender<watch::Receiver<u64>>,
+        reply: oneshot::Sender<watch::Receiver<AccountWatch>>,
     },
     Validators(Arc<[PeerId]>),
+}
+
+/// The state of a watch over an account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccountWatch {
+    /// Rises whenever the account changed, or may have.
+    pub changes: u64,
+    /// Rises whenever a validator begins to report changes.
+    pub begun: u64,
+    /// Whether a validator reports changes now.
+    pub is_alive: bool,
 }
 
 /// The reply to a question or to commands, and the last validator's error, if there was one.
@@ -212,9 +223,10 @@ impl Client {
         }
     }
 
-    /// Returns a counter that rises whenever an account changed, or may have.
-    pub(super) fn watch_account(&self, account: AccountKey) -> watch::Receiver<u64> {
-        let (changes, receiver) = watch::channel(0);
+    /// Watches an account: the receiver gets a new state whenever the account changed, or may have,
+    /// and when the watch breaks.
+    pub(super) fn watch_account(&self, account: AccountKey) -> watch::Receiver<AccountWatch> {
+        let (changes, receiver) = watch::channel(AccountWatch::default());
         let tell = self.tell.clone();
         tokio::spawn(async move {
             let (reply, told) = oneshot::channel();
@@ -226,7 +238,10 @@ impl Client {
             drop(tell);
             loop {
                 tokio::select! {
-                    Ok(()) = told.changed() => changes.send_modify(|count| *count += 1),
+                    Ok(()) = told.changed() => {
+                        let now = *told.borrow_and_update();
+                        changes.send_replace(now);
+                    }
                     () = changes.closed() => return,
                     else => return,
                 }
@@ -266,7 +281,7 @@ struct Task {
     replies: BTreeMap<CallId, oneshot::Sender<ClientReply>>,
     /// The last validator's error, by request.
     last: BTreeMap<CallId, AttemptError>,
-    watchers: BTreeMap<AccountKey, watch::Sender<u64>>,
+    watchers: BTreeMap<AccountKey, watch::Sender<AccountWatch>>,
     /// The channel by which the watches report changes.
     told: mpsc::Sender<WatchId>,
     changes: mpsc::Receiver<WatchId>,
@@ -449,7 +464,16 @@ impl Task {
             }
             Action::Changed(account) => {
                 if let Some(changes) = self.watchers.get(&account) {
-                    changes.send_modify(|count| *count += 1);
+                    changes.send_modify(|watch| {
+                        watch.changes += 1;
+                        watch.begun += u64::from(!watch.is_alive);
+                        watch.is_alive = true;
+                    });
+                }
+            }
+            Action::WatchLost(account) => {
+                if let Some(changes) = self.watchers.get(&account) {
+                    changes.send_modify(|watch| watch.is_alive = false);
                 }
             }
         }

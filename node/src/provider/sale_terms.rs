@@ -81,6 +81,12 @@ impl Conditions {
         })
     }
 
+    /// Returns all that decides the terms at this minute, except the price that the market paid.
+    pub(super) fn local_terms(self) -> (Option<Terms>, u64, Pricing) {
+        let terms = self.terms_for_minute(minute_now(), None);
+        (terms, self.price, self.pricing)
+    }
+
     /// Returns the configured price, before any pricing.
     pub(super) fn price(&self) -> u64 {
         self.price

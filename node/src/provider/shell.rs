@@ -33,6 +33,7 @@ use super::Provider;
 use super::journal::JournalWriter;
 use super::pace::Speed;
 use super::running_lease::RunningLease;
+use crate::client::broker::AccountWatch;
 use crate::lease_report::LeaseReport;
 use outcomes::EffectOutcome;
 pub(super) use streams::{Frame, Incoming};
@@ -47,11 +48,12 @@ const TRANSFERS_MAX: usize = 256;
 /// The provider keeps the reports of this many leases for buyers that come back.
 const SHOWN_MAX: usize = 256;
 
-/// The owner's signals to a running provider.
+/// The signals of a provider's machine and owner to its shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     Stop,
     Hurry,
+    TermsChanged,
 }
 
 /// The state of the task.
@@ -160,10 +162,10 @@ impl Shell {
     }
 
     /// Waits for the next event.
-    async fn next<T>(
+    async fn next(
         &mut self,
         signals: &mut mpsc::Receiver<Signal>,
-        changes: &mut watch::Receiver<T>,
+        changes: &mut watch::Receiver<AccountWatch>,
     ) -> Result<Event, WriterEnded> {
         loop {
             let wakes_at = self.core.wakes_at();
@@ -193,10 +195,17 @@ impl Shell {
                         return Ok(event);
                     }
                 }
-                Ok(()) = changes.changed() => return Ok(Event::Changed),
+                Ok(()) = changes.changed() => {
+                    let is_alive = changes.borrow_and_update().is_alive;
+                    return Ok(match is_alive {
+                        true => Event::Changed,
+                        false => Event::WatchLost,
+                    });
+                }
                 Some(signal) = signals.recv() => return Ok(match signal {
                     Signal::Stop => Event::Stop,
                     Signal::Hurry => Event::Hurry,
+                    Signal::TermsChanged => Event::TermsChanged,
                 }),
                 () = self.clock.wait_until(wakes_at) => return Ok(Event::TimerFired),
             }

@@ -1,26 +1,18 @@
 //! Creates the state machine that a validator replicates, the exchange, and announces its changes:
 //! each step's events go to the thread of statements, and the affected accounts to watchers.
 
-use std::sync::Arc;
-
 use souk_consensus::Position;
 use souk_consensus::replica::ApplyError;
 use souk_folder::market_file::MarketFile;
-use souk_market::{AccountKey, Event, Millis};
+use souk_market::{Event, Millis};
 use souk_roles::market::roster::Roster;
 use souk_roles::validator::exchange::{self, Watch};
 pub use souk_roles::validator::exchange::{BatchResult, LogCommand, StateFault};
 use souk_roles::validator::questions::{Question, Reply};
-use tokio::sync::broadcast;
 
+use super::account_watchers::AccountWatchers;
 use super::statements::StatementWriter;
 use super::{Consistency, QueryError, Validator};
-
-/// Changes that a slow watcher can fall behind; beyond that it learns only that it missed some.
-const CHANGES_MAX: usize = 1024;
-
-/// The accounts that one step of the log affected.
-pub type ChangedAccounts = Arc<[AccountKey]>;
 
 /// The state machine that the replicated log of a validator drives.
 pub type ExchangeMachine = exchange::ExchangeMachine<Changes>;
@@ -28,21 +20,14 @@ pub type ExchangeMachine = exchange::ExchangeMachine<Changes>;
 /// The observer that announces the changes of an exchange.
 #[derive(Debug)]
 pub struct Changes {
-    accounts: broadcast::Sender<ChangedAccounts>,
+    watchers: AccountWatchers,
     statements: StatementWriter,
 }
 
 impl Watch for Changes {
     fn on_events(&mut self, at: Position, time: Millis, events: &[Event]) {
         self.statements.submit_step(at, time, events);
-        let mut accounts: Vec<AccountKey> =
-            events.iter().flat_map(Event::involved_accounts).collect();
-        accounts.sort_unstable();
-        accounts.dedup();
-        if !accounts.is_empty() {
-            // The send fails if there are no watchers, which is usual on most validators.
-            let _ = self.accounts.send(accounts.into());
-        }
+        self.watchers.notify_watchers(events);
     }
 }
 
@@ -75,16 +60,16 @@ pub fn is_for_later_build(error: &ApplyError) -> bool {
     }
 }
 
-/// Returns a market at its beginning, and the sender that announces its changes.
+/// Returns a market at its beginning, and the table of those who will watch its accounts.
 pub(super) fn new_machine(
     market: &MarketFile,
     statements: StatementWriter,
-) -> (ExchangeMachine, broadcast::Sender<ChangedAccounts>) {
-    let (accounts, _) = broadcast::channel(CHANGES_MAX);
+) -> (ExchangeMachine, AccountWatchers) {
+    let watchers = AccountWatchers::default();
     let watch = Changes {
-        accounts: accounts.clone(),
+        watchers: watchers.clone(),
         statements,
     };
     let machine = ExchangeMachine::new(&market.genesis, watch);
-    (machine, accounts)
+    (machine, watchers)
 }

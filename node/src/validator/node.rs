@@ -30,6 +30,7 @@ use souk_network::protocols::market::Member;
 use souk_roles::validator::action::ReplicaFailure;
 use tokio::sync::{mpsc, watch};
 
+use crate::validator::account_watchers::AccountWatchers;
 use crate::validator::exchange_machine::{self, ExchangeMachine};
 use crate::validator::statements::{self, StatementWriter, Statements};
 use crate::validator::{
@@ -147,6 +148,8 @@ pub struct ValidatorNode {
     validator: Validator<ExchangeMachine>,
     ended: ValidatorEnd,
     keeper: MembershipKeeper,
+    watchers: AccountWatchers,
+    questions: request_server::QuestionCounts,
 }
 
 impl ValidatorNode {
@@ -178,7 +181,7 @@ impl ValidatorNode {
         });
         let IdAssignment { id, told, founders } = assigned.await?;
         let (writer, statements) = open_statements(&home)?;
-        let (machine, changes) = exchange_machine::new_machine(&market, writer);
+        let (machine, watchers) = exchange_machine::new_machine(&market, writer);
         let machine = machine.signing_with(key.signing_key().clone());
         let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
         let config = replica_config(&home, &key, id, founders);
@@ -190,11 +193,13 @@ impl ValidatorNode {
         raft_link::receive(&network, validator.clone(), known.clone());
         let sender = validator.clone();
         tokio::spawn(raft_link::send(network.clone(), sender, messages, known));
-        let news = request_server::ExchangeNews {
-            changes,
+        let questions = request_server::QuestionCounts::default();
+        let context = request_server::ServerContext {
+            watchers: watchers.clone(),
+            questions: questions.clone(),
             statements,
         };
-        request_server::serve_market(&network, validator.clone(), &market.genesis, news);
+        request_server::serve_market(&network, validator.clone(), &market.genesis, context);
         let keeper = MembershipKeeper {
             home,
             network,
@@ -212,14 +217,21 @@ impl ValidatorNode {
             validator,
             ended,
             keeper,
+            watchers,
+            questions,
         })
     }
 
     /// Returns a function that renders the validator's metrics for as long as the process runs.
     #[must_use]
     pub fn page_maker(&self) -> PageMaker {
-        let (told, peers) = (self.validator.clone(), self.keeper.network.clone());
-        Arc::new(move || Box::pin(gauges::metrics_page(told.clone(), peers.clone())))
+        let sources = gauges::MetricsSources {
+            validator: self.validator.clone(),
+            network: self.keeper.network.clone(),
+            watchers: self.watchers.clone(),
+            questions: self.questions.clone(),
+        };
+        Arc::new(move || Box::pin(gauges::metrics_page(sources.clone())))
     }
 
     /// Serves until `stop` ends, the replica fails, or the market has removed this validator.

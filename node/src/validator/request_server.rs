@@ -7,6 +7,7 @@
 
 mod announcements;
 mod members;
+mod question_counts;
 mod sharing;
 
 use std::collections::BTreeSet;
@@ -29,12 +30,13 @@ use souk_network::wire::{self, Intake, WireError};
 use souk_network::{Network, RateLimit};
 use souk_roles::market::statement::LogPlace;
 use souk_roles::validator::questions::{Question, Reply};
-use tokio::sync::broadcast;
 
-use crate::validator::exchange_machine::{BatchResult, ChangedAccounts, ExchangeMachine};
+use crate::validator::account_watchers::AccountWatchers;
+use crate::validator::exchange_machine::{BatchResult, ExchangeMachine};
 use crate::validator::statements::Statements;
 use crate::validator::{Consistency, ProposeError, QueryError, ReadMoment, Validator};
 use announcements::Announcements;
+pub(super) use question_counts::QuestionCounts;
 use sharing::SharedQuestions;
 
 /// Streams served at a time, watches included: a few for each of a few hundred peers.
@@ -54,17 +56,19 @@ struct SharedState {
     network: Network,
     validator: Validator<ExchangeMachine>,
     genesis: Box<Genesis>,
-    news: ExchangeNews,
+    context: ServerContext,
     announcements: Mutex<Announcements>,
     sharing: SharedQuestions<(Option<Age>, Arc<[u8]>)>,
     intake: Intake,
     rate_limit: RateLimit,
 }
 
-/// The news of the exchange for a validator's server.
-pub(super) struct ExchangeNews {
-    /// The accounts that changed, as they change.
-    pub(super) changes: broadcast::Sender<ChangedAccounts>,
+/// The state that a validator's server shares with the validator's other parts.
+pub(super) struct ServerContext {
+    /// The streams that watch accounts.
+    pub(super) watchers: AccountWatchers,
+    /// The counts of questions.
+    pub(super) questions: QuestionCounts,
     /// The history of accounts.
     pub(super) statements: Statements,
 }
@@ -74,13 +78,13 @@ pub(super) fn serve_market(
     network: &Network,
     validator: Validator<ExchangeMachine>,
     genesis: &Genesis,
-    news: ExchangeNews,
+    context: ServerContext,
 ) {
     let shared = Arc::new(SharedState {
         network: network.clone(),
         validator,
         genesis: Box::new(genesis.clone()),
-        news,
+        context,
         announcements: Mutex::default(),
         sharing: SharedQuestions::default(),
         intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
@@ -103,6 +107,7 @@ impl SharedState {
         let mut consistency = Consistency::Linearizable;
         while let Some(request) = self.intake.receive_next::<Request>(&mut stream).await? {
             self.rate_limit.wait_for_tokens(peer, request.cost()).await;
+            self.context.questions.count_question(&request);
             if let Some(excess) = request.excess_reason() {
                 wire::send(&mut stream, &stamp_answer(None, Answer::Invalid(excess))).await?;
                 continue;
@@ -130,16 +135,10 @@ impl SharedState {
     }
 
     async fn tell_changes(&self, key: AccountKey, stream: &mut Stream) -> Result<(), WireError> {
-        let mut changes = self.news.changes.subscribe();
-        wire::send(stream, &Answer::Changed).await?;
+        let mut watcher = self.context.watchers.watch_account(key);
         loop {
-            match changes.recv().await {
-                Ok(changed) if changed.binary_search(&key).is_err() => {}
-                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {
-                    wire::send(stream, &Answer::Changed).await?;
-                }
-                Err(broadcast::error::RecvError::Closed) => return Ok(()),
-            }
+            wire::send(stream, &Answer::Changed).await?;
+            watcher.wait_for_change().await;
         }
     }
 
@@ -247,7 +246,7 @@ impl SharedState {
         if let Err(error) = seen.await {
             return Answer::Unavailable(error.to_string());
         }
-        let statements = self.news.statements.clone();
+        let statements = self.context.statements.clone();
         let read = tokio::task::spawn_blocking(move || statements.read(account, before));
         match read.await {
             Ok(Ok(statement)) => Answer::Statement(statement),
@@ -281,7 +280,9 @@ impl SharedState {
         };
         let understood = contact::parse_addresses(addresses);
         self.lock_announcements()
-            .insert_addresses(AccountKey(account), understood);
+            .insert_addresses(AccountKey(account), understood, |account| {
+                self.context.watchers.is_watched(account)
+            });
         Answer::Done
     }
 

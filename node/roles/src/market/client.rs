@@ -7,6 +7,7 @@
 
 mod nonces;
 mod offsets;
+mod open_call;
 mod watching;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -20,6 +21,7 @@ use crate::clock::{Micros, Now, Timers};
 use crate::market::market_protocol::{Answer, Request};
 use nonces::Nonces;
 use offsets::Offsets;
+use open_call::{Open, PendingCall};
 pub use watching::WatchId;
 use watching::Watching;
 
@@ -178,8 +180,10 @@ pub enum Action {
     },
     /// End a watch.
     Unwatch(WatchId),
-    /// Report that a watched account changed, or may have.
+    /// Report that a watched account changed, or may have. A validator reports changes from now on.
     Changed(AccountKey),
+    /// Report that the watch over an account broke.
+    WatchLost(AccountKey),
 }
 
 /// The reply to a question or a batch.
@@ -206,34 +210,6 @@ enum Timer {
     Pause(CallId),
     /// The client resumes a watch.
     Watch(AccountKey),
-}
-
-/// The matter of a call.
-#[derive(Clone, Debug, Serialize)]
-enum PendingCall {
-    Question,
-    /// Commands, with the number of signatures so far and whether their expiry was corrected.
-    Commands {
-        commands: Vec<Command>,
-        signed: u32,
-        mended: bool,
-    },
-}
-
-/// A question under way.
-#[derive(Clone, Debug, Serialize)]
-struct Open {
-    matter: PendingCall,
-    /// The question to put; none until the batch is signed.
-    question: Option<Box<Request>>,
-    began: Micros,
-    /// The number of validators tried, beginning with `first`.
-    tried: usize,
-    first: usize,
-    putting: Option<RequestAttempt>,
-    /// Whether a validator that did not answer may have accepted it.
-    repeated: bool,
-    last: NoReply,
 }
 
 /// A client to a market; see the module.
@@ -311,12 +287,7 @@ impl MarketClient {
                     .push_back((asked, PendingCall::Question, Some(question)));
             }
             Event::Carry { asked, commands } => {
-                let (signed, mended) = (0, false);
-                let matter = PendingCall::Commands {
-                    commands,
-                    signed,
-                    mended,
-                };
+                let matter = PendingCall::of_commands(commands);
                 self.waiting.push_back((asked, matter, None));
             }
             Event::Forget(asked) => self.forget_call(asked, &mut actions),
@@ -590,6 +561,7 @@ impl MarketClient {
         if goes_on {
             return actions.push(Action::Changed(account));
         }
+        actions.push(Action::WatchLost(account));
         self.watching.forget_watch(watch);
         let over = now.tick.plus(watching::RECONNECT_PAUSE);
         self.timers.set_timer(Timer::Watch(account), over);

@@ -94,11 +94,43 @@ impl Request {
             Request::Book | Request::Backup(_) | Request::Classes | Request::Orders(_) => 64,
             Request::Choose(_) | Request::Explain(..) | Request::Find(_) => 8,
             Request::Statement(..) => 8,
-            Request::Leases(_) | Request::JobLeases(..) | Request::Order(_) => 8,
+            Request::JobLeases(..) | Request::Order(_) => 8,
             Request::MoneyRequests(..) | Request::Governance => 8,
             // The validators check a signature, and a quorum of disks writes.
             Request::Submit(_) => 4,
             _ => 1,
+        }
+    }
+
+    /// Returns the name of this kind of request, for counts.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Request::Submit(_) => "submit",
+            Request::Book => "book",
+            Request::Account(_) => "account",
+            Request::Lease(_) => "lease",
+            Request::Leases(_) => "leases",
+            Request::Totals => "totals",
+            Request::Explain(..) => "explain",
+            Request::Status => "status",
+            Request::Announce(_) => "announce",
+            Request::Find(_) => "find",
+            Request::Watch(_) => "watch",
+            Request::Members => "members",
+            Request::Order(_) => "order",
+            Request::Backup(_) => "backup",
+            Request::Choose(_) => "choose",
+            Request::JobLeases(..) => "job_leases",
+            Request::Quotes(_) => "quotes",
+            Request::Stale => "stale",
+            Request::Time => "time",
+            Request::Genesis => "genesis",
+            Request::MoneyRequests(..) => "money_requests",
+            Request::Classes => "classes",
+            Request::Orders(_) => "orders",
+            Request::Statement(..) => "statement",
+            Request::Governance => "governance",
         }
     }
 

@@ -129,6 +129,11 @@ impl PlacedAsks {
         }
     }
 
+    /// Returns when the core tries again to place an ask that the market had no room for.
+    pub(super) fn retries_at(&self) -> Option<Micros> {
+        self.refused.as_ref().map(|(_, until)| *until)
+    }
+
     fn waits_for_place(&self, now: Micros) -> bool {
         self.refused.as_ref().is_some_and(|(_, until)| now < *until)
     }

@@ -28,8 +28,16 @@ use crate::clock::{Micros, Now};
 use crate::effect::Effect;
 use crate::lease::{Failure, Offer, OfferAnswer, Opening, ProviderMessage, Start};
 
-/// How often the core looks at the market even without a report of a change.
+/// How often the core looks at the market while no validator reports changes, and how soon after a
+/// failure.
 const LOOK_PERIOD: Micros = Micros::from_seconds(2);
+
+/// How often the core looks while a validator reports changes and a lease is open.
+const LEASE_LOOK_PERIOD: Micros = Micros::from_seconds(10);
+
+/// The shortest period between two looks while a validator reports changes and no lease is open.
+/// The longest is three times that: providers that started together do not all ask together.
+const QUIET_PERIOD_MIN: Micros = Micros::from_seconds(30);
 
 /// How long a buyer can leave a lease alone before the core reports to the log that its provider is
 /// ready.
@@ -66,6 +74,10 @@ pub struct ProviderCore {
     streams: BTreeMap<StreamId, Use>,
     /// Whether the market changed during a look at it, so that another look must follow.
     looks_again: bool,
+    /// Whether a validator reports each change of the account.
+    is_watched: bool,
+    /// The number of looks so far, from which the next quiet period is drawn.
+    looks: u64,
     /// Whether to return the leases that did not begin, once the core knows them.
     gives_back: bool,
     counts: Counts,
@@ -115,6 +127,8 @@ impl ProviderCore {
             claims: BTreeMap::new(),
             streams: BTreeMap::new(),
             looks_again: false,
+            is_watched: false,
+            looks: 0,
             gives_back: false,
             counts: Counts::default(),
         };
@@ -143,8 +157,19 @@ impl ProviderCore {
             } => self.on_opened(stream, peer, opening),
             Event::MessageReceived { stream, message } => self.on_message_received(stream, message),
             Event::StreamClosed { stream } => self.on_stream_closed(stream),
-            Event::Changed => self.look_at_market(),
-            Event::SpeedDue(resources) => self.placed_asks.on_speed(&self.shared, resources),
+            Event::Changed => {
+                self.is_watched = true;
+                self.look_at_market();
+            }
+            Event::WatchLost => {
+                self.is_watched = false;
+                self.look_soon();
+            }
+            Event::TermsChanged => self.look_at_market(),
+            Event::SpeedDue(resources) => {
+                self.placed_asks.on_speed(&self.shared, resources);
+                self.look_at_market();
+            }
             Event::SandboxLost { lease, fault } => {
                 let has_place = |lease: &&LeaseCore| lease.stage >= WorkStage::Checking;
                 if self.leases.get(&lease).filter(has_place).is_some() {

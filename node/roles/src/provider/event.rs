@@ -40,9 +40,14 @@ pub enum Event {
         /// The stream that ended.
         stream: StreamId,
     },
-    /// The log changed for this account: for example, a buyer bought a lease, or a lease received
-    /// notice or ended.
+    /// The log changed for this account, or may have: for example, a buyer bought a lease, or a
+    /// lease received notice or ended. A validator reports such changes from now on.
     Changed,
+    /// The validator that reported changes no longer does, so the core must look by itself.
+    WatchLost,
+    /// The terms of the next ask changed on this machine: the owner wrote another price, the hours
+    /// began or ended, or the disk became full or free.
+    TermsChanged,
     /// From the next ask on, the provider must sell the device with these resources.
     SpeedDue(Box<Resources>),
     /// The sandbox process of a lease ended by itself.

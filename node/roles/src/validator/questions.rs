@@ -15,7 +15,7 @@ use crate::market::roster::Roster;
 /// task that applies the log.
 const BOOK_MAX: usize = 20_000;
 
-/// The most leases examined for one answer, the newest first: usually all known ones.
+/// The most leases of one buyer examined for one answer, the newest first.
 const LEASES_MAX: usize = 200_000;
 
 /// The most price levels of a side in one answer.
@@ -88,9 +88,9 @@ pub fn answer_request(exchange: &Exchange, request: Request) -> Answer {
         }
         Request::JobLeases(key, jobs) => {
             let jobs: BTreeSet<JobId> = jobs.into_iter().collect();
-            let mine = |lease: &&Lease| lease.buyer == key && jobs.contains(&lease.job);
-            let newest = exchange.leases().rev().take(LEASES_MAX);
-            let mut found: Vec<Lease> = newest.filter(mine).cloned().collect();
+            let named = |lease: &&Lease| jobs.contains(&lease.job);
+            let newest = exchange.leases_bought_by(key).rev().take(LEASES_MAX);
+            let mut found: Vec<Lease> = newest.filter(named).cloned().collect();
             found.reverse();
             Answer::Leases(found)
         }

@@ -24,6 +24,7 @@ use super::effects::{
 use super::follower::follow_lease;
 use super::{AskedText, BusyFlag, FinishedText, TextEvent};
 use crate::buyer::Buyer;
+use crate::client::broker::AccountWatch;
 use crate::endpoint::pieces::Piece;
 use souk_folder::clock::CoreClock;
 use souk_folder::key;
@@ -86,7 +87,7 @@ pub(super) struct TabShell {
     terms: Option<Terms>,
     /// The provider, once the lease is bought.
     provider: Arc<OnceLock<AccountKey>>,
-    changes: Option<watch::Receiver<u64>>,
+    changes: Option<watch::Receiver<AccountWatch>>,
     is_looking: bool,
     looks_again: bool,
     effects: JoinSet<Outcome>,
@@ -574,7 +575,7 @@ async fn receive<T>(channel: &mut Option<mpsc::Receiver<T>>) -> Option<T> {
     }
 }
 
-async fn changed(changes: &mut Option<watch::Receiver<u64>>) -> Result<(), ()> {
+async fn changed(changes: &mut Option<watch::Receiver<AccountWatch>>) -> Result<(), ()> {
     match changes {
         Some(changes) => changes.changed().await.map_err(drop),
         None => std::future::pending().await,

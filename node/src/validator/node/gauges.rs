@@ -7,15 +7,29 @@ use souk_network::Network;
 use souk_network::metrics::{MetricKind, Page, peers};
 use souk_roles::validator::questions::{Question, Reply};
 
+use crate::validator::account_watchers::AccountWatchers;
 use crate::validator::exchange_machine::ExchangeMachine;
+use crate::validator::request_server::QuestionCounts;
 use crate::validator::{Consistency, ReadMoment, Validator};
+
+/// The parts of a validator that its metrics come from.
+#[derive(Clone)]
+pub(super) struct MetricsSources {
+    pub(super) validator: Validator<ExchangeMachine>,
+    pub(super) network: Network,
+    pub(super) watchers: AccountWatchers,
+    pub(super) questions: QuestionCounts,
+}
 
 /// Returns a page of metrics, or none once the validator has stopped. It shows this validator's own
 /// state, however old; its age is among the figures.
-pub(super) async fn metrics_page(
-    validator: Validator<ExchangeMachine>,
-    network: Network,
-) -> Option<Page> {
+pub(super) async fn metrics_page(sources: MetricsSources) -> Option<Page> {
+    let MetricsSources {
+        validator,
+        network,
+        watchers,
+        questions,
+    } = sources;
     let mut page = Page::of_machine();
     let waiting = validator.queue_length();
     let sums = validator.query_machine(Consistency::Stale, Question::Sums);
@@ -31,6 +45,17 @@ pub(super) async fn metrics_page(
         waiting,
     );
     add_exchange(&mut page, &market);
+    let help = "Accounts that peers watch here.";
+    page.add_gauge(
+        "souk_market_accounts_watched",
+        help,
+        watchers.account_count(),
+    );
+    let help = "Questions and commands of peers, by kind.";
+    let mut asked = page.add_family(MetricKind::Counter, "souk_market_questions_total", help);
+    for (kind, count) in questions.by_kind() {
+        asked.add_figure(&[("kind", kind)], count);
+    }
     peers::add_metrics(&mut page, &network).await;
     Some(page)
 }

@@ -523,17 +523,24 @@ impl World {
                     watchers.retain(|it| (it.actor, it.life, it.watch) != (actor, life, watch));
                 }
             }
-            Action::Changed(_) => {
-                self.counts.changes_heard += 1;
-                match self.actors.list[actor].role {
-                    Role::Trader(_) => {}
-                    Role::Worker(_) => self.tell_worker(actor, provider::Event::Changed),
-                    Role::Buyer(_) => self.look_at_followed(actor),
+            Action::Changed(_) => self.on_account_changed(actor),
+            Action::WatchLost(_) => {
+                if let Role::Worker(_) = self.actors.list[actor].role {
+                    self.tell_worker(actor, provider::Event::WatchLost);
                 }
             }
             Action::Reply { asked, reply } => self.on_reply(actor, asked, reply),
         }
         None
+    }
+
+    fn on_account_changed(&mut self, actor: usize) {
+        self.counts.changes_heard += 1;
+        match self.actors.list[actor].role {
+            Role::Trader(_) => {}
+            Role::Worker(_) => self.tell_worker(actor, provider::Event::Changed),
+            Role::Buyer(_) => self.look_at_followed(actor),
+        }
     }
 
     fn on_reply(&mut self, actor: usize, asked: CallId, reply: Reply) {

@@ -274,7 +274,8 @@ fn a_watch_that_broke_is_taken_up_by_the_next_validator() {
     let told = scene.apply(Event::Watched { watch, goes_on });
     assert!(matches!(told[..], [Action::Changed(changed)] if changed == account));
     let goes_on = false;
-    assert!(scene.apply(Event::Watched { watch, goes_on }).is_empty());
+    let told = scene.apply(Event::Watched { watch, goes_on });
+    assert!(matches!(told[..], [Action::WatchLost(lost)] if lost == account));
     let (again, index) = watched(scene.wake());
     assert_eq!(index, ValidatorIndex(1));
     let ended = scene.apply(Event::Unwatch(account));

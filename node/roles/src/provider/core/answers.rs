@@ -1,25 +1,18 @@
 //! Passes each answer to the part of a provider that waits for it, and does what is due when a
 //! timer fires or a fact is on the disk.
 
-use souk_market::{Acceptance, OrderId};
+use souk_market::{Acceptance, OrderId, Resources};
 
 use super::*;
-use crate::provider::event::NotDone;
+use crate::provider::event::{NotDone, Terms};
 
 impl ProviderCore {
     pub(super) fn on_answer(&mut self, wait: Wait, answer: Answer) {
         match (wait, answer) {
             (Wait::Market, Answer::MarketSeen(view)) => self.on_market(&view),
-            (Wait::Market, Answer::NotSeen(_)) => {
-                self.placed_asks.clears = false;
-                self.look_again();
-            }
+            (Wait::Market, Answer::NotSeen(_)) => self.on_market_unseen(),
             (Wait::Place(terms, resources), Answer::Commanded(placed)) => {
-                self.placed_asks
-                    .on_placed(&mut self.shared, terms, resources, placed);
-                if self.shared.stage >= Stage::Draining {
-                    self.placed_asks.withdraw_ask(&mut self.shared);
-                }
+                self.on_placed(terms, resources, placed);
             }
             (Wait::Cancel(order), Answer::Commanded(cancelled)) => {
                 self.on_cancelled(order, &cancelled);
@@ -28,7 +21,11 @@ impl ProviderCore {
                 let report = Report::GivenBack { lease };
                 self.shared.push_effect(Action::Tell(report));
             }
-            (Wait::GiveBack(_) | Wait::Ready(_), Answer::Commanded(_)) => {}
+            (Wait::GiveBack(_) | Wait::Ready(_), Answer::Commanded(done)) => {
+                if done.is_err() {
+                    self.look_soon();
+                }
+            }
             (Wait::Opening(stream), Answer::LeaseSeen(lease)) => {
                 self.on_looked_up(stream, Ok(lease));
             }
@@ -42,7 +39,6 @@ impl ProviderCore {
                 }
             }
             (Wait::Record(facts, follows), Answer::Recorded) => {
-                self.shared.on_recorded(&facts);
                 self.on_recorded(&facts, follows);
             }
             (Wait::Record(facts, follows), Answer::NotWritten(why)) => {
@@ -81,10 +77,41 @@ impl ProviderCore {
             self.shared.push_effect(Action::Tell(report));
         } else if is_out {
             self.look_at_market();
+        } else {
+            self.look_soon();
+        }
+    }
+
+    fn on_market_unseen(&mut self) {
+        self.placed_asks.clears = false;
+        self.look_soon();
+        if std::mem::take(&mut self.looks_again) {
+            self.look_at_market();
+        }
+    }
+
+    fn on_placed(
+        &mut self,
+        terms: Terms,
+        resources: Box<Resources>,
+        placed: Result<Acceptance, NotDone>,
+    ) {
+        if !matches!(placed, Ok(Acceptance::Placed { .. })) {
+            self.look_soon();
+        }
+        self.placed_asks
+            .on_placed(&mut self.shared, terms, resources, placed);
+        if self.shared.stage >= Stage::Draining {
+            self.placed_asks.withdraw_ask(&mut self.shared);
         }
     }
 
     pub(super) fn on_recorded(&mut self, facts: &[Fact], follows: FollowingStep) {
+        if self.shared.journal.is_broken {
+            // The core places no ask while the disk accepts nothing.
+            self.look_soon();
+        }
+        self.shared.on_recorded(facts);
         for fact in facts {
             if let Fact::Closed { lease, .. } = fact {
                 self.claims.remove(lease);

@@ -1,6 +1,6 @@
-//! Compares a provider's leases with the replicated log. The provider looks at the log now and
-//! then: it updates each lease and claim, corrects its ask, and replaces a lease at work by a claim
-//! (its open payment) once the work ends.
+//! Compares a provider's leases with the replicated log. The provider looks at the log when a
+//! validator reports a change, and seldom without: it updates each lease and claim, corrects its
+//! ask, and replaces a lease at work by a claim (its open payment) once the work ends.
 
 use super::*;
 
@@ -17,11 +17,39 @@ impl ProviderCore {
             .request_effect(Wait::Market, Action::LookAtMarket { asks });
     }
 
-    pub(super) fn look_again(&mut self) {
+    /// Makes the core look again soon, after a failure that no report of a change follows.
+    pub(super) fn look_soon(&mut self) {
+        self.shared.wake_in(Timer::Look, LOOK_PERIOD);
+    }
+
+    /// Looks again at once if something changed during the last look, and otherwise after a period.
+    fn look_again(&mut self, view: &MarketView) {
+        self.looks += 1;
+        let now = self.shared.now.tick;
+        let next = now.plus(self.look_period(view));
+        let retry = self.placed_asks.retries_at().filter(|retry| *retry > now);
+        let next = retry.map_or(next, |retry| next.min(retry));
+        self.shared.timers.set_timer(Timer::Look, next);
         if std::mem::take(&mut self.looks_again) {
             self.look_at_market();
         }
-        self.shared.wake_in(Timer::Look, LOOK_PERIOD);
+    }
+
+    fn look_period(&self, view: &MarketView) -> Micros {
+        if !self.is_watched || self.shared.stage != Stage::Selling {
+            return LOOK_PERIOD;
+        }
+        if !(self.leases.is_empty() && self.claims.is_empty() && view.leases.is_empty()) {
+            return LEASE_LOOK_PERIOD;
+        }
+        let shortest = QUIET_PERIOD_MIN.0;
+        let mut drawn = blake3::Hasher::new();
+        drawn.update(&self.shared.config.account.0);
+        drawn.update(&self.looks.to_le_bytes());
+        let drawn = drawn.finalize();
+        let first = drawn.as_bytes().first_chunk();
+        let drawn = u64::from_le_bytes(*first.expect("a hash has 32 bytes"));
+        Micros(shortest + drawn % (2 * shortest))
     }
 
     pub(super) fn on_market(&mut self, view: &MarketView) {
@@ -43,7 +71,7 @@ impl ProviderCore {
         if std::mem::take(&mut self.gives_back) {
             self.give_back(view);
         }
-        self.look_again();
+        self.look_again(view);
     }
 
     /// Reports in the log that this provider is ready, if a buyer has not been heard of for long,

@@ -58,6 +58,8 @@ pub struct World {
     ran: BTreeSet<(LeaseId, u32, u32)>,
     began: BTreeSet<LeaseId>,
     pub is_over: bool,
+    /// How often the core looked at the market.
+    pub looks: u32,
 }
 
 pub fn key(seed: u8) -> SigningKey {
@@ -161,6 +163,7 @@ impl World {
             ran: BTreeSet::new(),
             began: BTreeSet::new(),
             is_over: false,
+            looks: 0,
         };
         world.take(effects);
         world
@@ -391,7 +394,10 @@ impl World {
             Action::LookAt { lease } => {
                 Answer::LeaseSeen(self.exchange.lease(*lease).cloned().map(Box::new))
             }
-            Action::LookAtMarket { asks } => Answer::MarketSeen(Box::new(self.view(*asks))),
+            Action::LookAtMarket { asks } => {
+                self.looks += 1;
+                Answer::MarketSeen(Box::new(self.view(*asks)))
+            }
             Action::Command(command) => Answer::Commanded(self.command(command, is_well)),
             Action::Bring { contents, .. } if is_well => Answer::Arrived(
                 contents
