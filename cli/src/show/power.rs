@@ -56,7 +56,7 @@ fn print_text(domains: &[Box<dyn PowerDomain>], drawn: &[Option<f64>], before: O
     if let (Some(watts), [domain]) = (before, domains) {
         let name = domain.name();
         print_line(&format!(
-            "the limit was {watts} W: `souk device power {name} --watts {watts}` gives it back"
+            "the limit was {watts} W: `souk device power {name} --watts {watts}` restores it"
         ));
     }
 }

@@ -82,12 +82,12 @@ fn tree(yes: i64, no: i64) -> NodeProto {
 }
 
 #[test]
-fn a_tree_that_leads_in_a_circle_is_never_walked() {
+fn a_cyclic_tree_has_no_root_to_begin_at() {
     let one = Tensor::from_vec([1, 1], vec![0f32]).unwrap();
     let found = run(tree(1, 1), &[one], 21).unwrap();
     assert_eq!(found[0].to_vec::<f32>().unwrap(), [2.0]);
     for circle in [tree(0, 1), tree(1, 0), tree(0, 0)] {
-        // Nothing begins where it is led to, so that it is never walked.
+        // A node that is a child is no root, so the cycle cannot be reached.
         let roots = trees::Ensemble::from_node(&circle).unwrap().roots;
         assert!(roots.iter().all(|it| matches!(it, trees::Child::Leaf(_))));
     }
@@ -98,21 +98,21 @@ fn a_tree_that_leads_in_a_circle_is_never_walked() {
 }
 
 #[test]
-fn a_resize_knows_how_places_are_found_or_is_refused() {
+fn a_resize_with_an_unknown_coordinate_transformation_is_refused() {
     let image = Tensor::from_vec([1, 1, 4, 4], (0..16).map(|at| at as f32).collect()).unwrap();
     let scales = Tensor::from_vec([4], vec![1f32, 1.0, 0.75, 0.75]).unwrap();
     let mut scope = Scope::from([("x".to_owned(), image), ("s".to_owned(), scales)]);
-    let resize = |places: &str| {
+    let resize = |transformation: &str| {
         NodeProto::for_operator("Resize", &["x", "", "s"], "y")
             .with("mode", "nearest")
             .with("nearest_mode", "floor")
-            .with("coordinate_transformation_mode", places)
+            .with("coordinate_transformation_mode", transformation)
     };
     // As tf2onnx writes it, whatever the version.
     run_nodes(&[resize("tf_half_pixel_for_nn")], &mut scope, 18).unwrap();
     let expected = [0.0, 2.0, 3.0, 8.0, 10.0, 11.0, 12.0, 14.0, 15.0];
     assert_eq!(scope["y"].to_vec::<f32>().unwrap(), expected);
     let unknown = check_node(&resize("somehow"), &BTreeMap::new());
-    let places = "coordinate_transformation_mode";
-    assert_eq!(unknown, Err(UnsupportedReason::Attribute(places)));
+    let attribute = "coordinate_transformation_mode";
+    assert_eq!(unknown, Err(UnsupportedReason::Attribute(attribute)));
 }

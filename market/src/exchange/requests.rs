@@ -1,7 +1,7 @@
 //! Deposits and withdrawals, which the operators decide: the market does not know what a credit is
 //! worth outside. An account makes a request under a reference that both sides know; the operators
-//! confirm or refuse it. They decide each request once. Module `governing` has the commands of
-//! operators.
+//! confirm or refuse it. They decide each request once. Module `governing` checks that a command
+//! comes from enough operators before it calls this one.
 //!
 //! A withdrawal has two phases: the operators lock it, one of them pays, and then they confirm it.
 //! Until the lock its account can take it back; afterwards only the operators can end it.

@@ -7,7 +7,7 @@
 //! of steps is left: so none stops halfway, and one that cannot begin gets a named refusal.
 //!
 //! An ordinary batch takes a few thousand steps. The bounds protect against books full of orders
-//! that never suit.
+//! that never match.
 
 use crate::batch::COMMANDS_MAX;
 use crate::book::{VISITS_MAX, VisitBudget};
@@ -20,12 +20,12 @@ use super::Exchange;
 /// another leader. It lets every order of a full batch make a search of the greatest length.
 pub const BATCH_STEPS: u32 = COMMANDS_MAX as u32 * 40_960;
 
-/// The most steps of an order: its own search, the searches of all-or-none bids that it may
-/// complete, and a trade for each order that it met.
+/// The most steps of an order: its own search, as many again for the searches of all-or-none bids
+/// that it may complete, and twice a trade for each order that a search of that length can check.
 const ORDER_STEPS: u32 = 2 * VISITS_MAX + 2 * TRADE_STEPS * (VISITS_MAX / VisitBudget::CHECK);
 
-/// The steps of a command besides its searches: its own row, its events and its entry in the
-/// digest.
+/// The steps of a command besides its searches: the account and the order that it changes, its
+/// events and its entry in the digest.
 const COMMAND_STEPS: u32 = 64;
 
 /// The steps of a trade: a lease, its escrow, a timer, a print on the tape.
@@ -35,10 +35,10 @@ const TRADE_STEPS: u32 = 32;
 pub(super) const SPOT_STEPS: u32 = 256 * VisitBudget::CHECK;
 
 /// The most steps of the timers that fall due before a batch.
-pub(super) const TIMER_STEPS: u32 = 524_288;
+pub(super) const DUE_TIMERS_STEPS_MAX: u32 = 524_288;
 
 /// The steps of an action that falls due, such as the expiry of an order or the end of a lease.
-pub(super) const TIMER_STEP: u32 = 64;
+pub(super) const STEPS_PER_TIMER: u32 = 64;
 
 /// A count of steps.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,8 +69,8 @@ impl StepCount {
     }
 }
 
-/// The steps of the last batch. They follow from the batch and the state before it, so they are no
-/// part of the state.
+/// The steps of the last batch. They follow from the batch and the state before it, so two
+/// exchanges compare as equal whatever they are.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastSteps(pub u32);
 

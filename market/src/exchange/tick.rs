@@ -7,7 +7,7 @@ use crate::event::{Event, OrderEnd};
 use crate::lease::LeaseState;
 use crate::units::Millis;
 
-use super::steps::{StepCount, TIMER_STEP, TIMER_STEPS};
+use super::steps::{DUE_TIMERS_STEPS_MAX, STEPS_PER_TIMER, StepCount};
 use super::{Exchange, Timer};
 
 impl Exchange {
@@ -20,13 +20,13 @@ impl Exchange {
         let before = self.now;
         let mut steps = StepCount::default();
         while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
-            if steps.steps_taken() >= TIMER_STEPS {
+            if steps.steps_taken() >= DUE_TIMERS_STEPS_MAX {
                 return steps.steps_taken();
             }
             self.timers.pop_first();
             assert!(at >= before, "what fell due earlier was done then");
             self.now = self.now.max(at);
-            steps.spend_steps(TIMER_STEP);
+            steps.spend_steps(STEPS_PER_TIMER);
             self.fire_timer(timer, events);
             self.ledger.report_balances(events);
         }

@@ -8,7 +8,7 @@
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream as Blocking;
+use std::os::unix::net::UnixStream as BlockingStream;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -54,16 +54,16 @@ pub(super) struct Answers {
 
 /// The sandbox's end.
 #[derive(Debug)]
-pub(super) struct FarEnd {
-    stream: Blocking,
+pub(super) struct SandboxEnd {
+    stream: BlockingStream,
 }
 
 /// Creates a channel, with the end that the sandbox starts with.
 pub(super) fn new_pair() -> io::Result<(Orders, Answers, OwnedFd)> {
-    let (near, far) = Blocking::pair()?;
+    let (near, far) = BlockingStream::pair()?;
     near.set_nonblocking(true)?;
-    let (hears, says) = UnixStream::from_std(near)?.into_split();
-    let (orders, answers) = (Orders { stream: says }, Answers { stream: hears });
+    let (reader, writer) = UnixStream::from_std(near)?.into_split();
+    let (orders, answers) = (Orders { stream: writer }, Answers { stream: reader });
     Ok((orders, answers, far.into()))
 }
 
@@ -134,15 +134,15 @@ impl Answers {
     }
 }
 
-impl FarEnd {
-    pub(super) fn new(stream: Blocking) -> FarEnd {
-        FarEnd { stream }
+impl SandboxEnd {
+    pub(super) fn new(stream: BlockingStream) -> SandboxEnd {
+        SandboxEnd { stream }
     }
 
     /// Duplicates the handle of this end.
-    pub(super) fn try_clone(&self) -> io::Result<FarEnd> {
+    pub(super) fn try_clone(&self) -> io::Result<SandboxEnd> {
         let stream = self.stream.try_clone()?;
-        Ok(FarEnd { stream })
+        Ok(SandboxEnd { stream })
     }
 
     /// Receives the provider's next order, with its shared memory.
@@ -206,7 +206,7 @@ mod tests {
     #[tokio::test]
     async fn orders_cross_with_their_memory_and_answers_with_their_blobs() {
         let (mut orders, mut answers, far) = new_pair().unwrap();
-        let mut far = FarEnd::new(far.into());
+        let mut far = SandboxEnd::new(far.into());
         let sealed = SealedMemory::new(&[b"weights"]).unwrap();
         let id = souk_memory::ContentId::for_content(b"weights");
         orders
@@ -235,7 +235,7 @@ mod tests {
     #[tokio::test]
     async fn a_sandbox_that_claims_too_much_is_not_believed() {
         let (_orders, mut answers, far) = new_pair().unwrap();
-        let mut far = Blocking::from(far);
+        let mut far = BlockingStream::from(far);
         far.write_all(&[0xff; 8]).unwrap();
         let refused = answers.receive_answer(PATIENCE).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidData);

@@ -30,7 +30,7 @@ use souk_vocabulary::taxonomy::ProcessorKind;
 
 use super::shared_content::SharedContent;
 use super::{RunMode, SandboxPolicy};
-use crate::channel::FarEnd;
+use crate::channel::SandboxEnd;
 use crate::confinement::{Confinement, check_single_thread};
 use crate::device::graph_operators::GraphOperators;
 use crate::device::graph_work::{GraphWork, shapes_of};
@@ -69,7 +69,7 @@ type InsideOrder = (SandboxOrder, Vec<SealedMemory>);
 
 /// A sandbox that is open.
 struct Inside {
-    channel: Arc<Mutex<FarEnd>>,
+    channel: Arc<Mutex<SandboxEnd>>,
     /// Receives true when work begins and false when it ends.
     at_work: SyncSender<bool>,
     store: Arc<Store>,
@@ -82,7 +82,7 @@ struct Inside {
 #[must_use]
 pub fn main() -> ExitCode {
     let channel = std::io::stdin().as_fd().try_clone_to_owned();
-    let Ok(mut channel) = channel.map(|channel| FarEnd::new(UnixStream::from(channel))) else {
+    let Ok(mut channel) = channel.map(|channel| SandboxEnd::new(UnixStream::from(channel))) else {
         return ExitCode::FAILURE;
     };
     let open = match channel.receive_order() {
@@ -113,7 +113,7 @@ pub fn main() -> ExitCode {
 
 /// Opens the devices and reports the result.
 fn open_devices(
-    channel: FarEnd,
+    channel: SandboxEnd,
     open: &OpenOrder,
     policy: SandboxPolicy,
 ) -> Option<(Inside, Receiver<InsideOrder>)> {
@@ -384,7 +384,7 @@ fn device_confinement(device: &DeviceChoice) -> Confinement {
 }
 
 /// Receives orders from the channel in a thread, which notices at once when the channel closes.
-fn receive_orders(mut channel: FarEnd) -> Receiver<InsideOrder> {
+fn receive_orders(mut channel: SandboxEnd) -> Receiver<InsideOrder> {
     let (hand_on, orders) = sync_channel(ORDERS_MAX);
     thread::spawn(move || {
         while let Ok(received) = channel.receive_order() {
@@ -398,7 +398,7 @@ fn receive_orders(mut channel: FarEnd) -> Receiver<InsideOrder> {
 }
 
 /// Sends signs of life while the sandbox is busy.
-fn say_alive(channel: &Mutex<FarEnd>, told: &Receiver<bool>) {
+fn say_alive(channel: &Mutex<SandboxEnd>, told: &Receiver<bool>) {
     let mut at_work = 0_usize;
     loop {
         let word = match at_work {
@@ -414,7 +414,7 @@ fn say_alive(channel: &Mutex<FarEnd>, told: &Receiver<bool>) {
     }
 }
 
-fn send_answer(channel: &Mutex<FarEnd>, answer: &SandboxAnswer, blobs: &[Bytes]) {
+fn send_answer(channel: &Mutex<SandboxEnd>, answer: &SandboxAnswer, blobs: &[Bytes]) {
     // A thread that panicked in the middle of a frame has ended the process.
     let mut channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
     if channel.send_answer(answer, blobs).is_err() {

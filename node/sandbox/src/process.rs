@@ -619,7 +619,7 @@ mod tests {
     #[tokio::test]
     async fn who_hears_its_answer_has_it_before_the_next_one_comes() {
         let (_orders, answers, far) = channel::new_pair().unwrap();
-        let mut far = channel::FarEnd::new(far.into());
+        let mut far = channel::SandboxEnd::new(far.into());
         let reader = AnswerReader {
             answers,
             over: None,

@@ -65,7 +65,7 @@ use super::group::run_state::{FragmentUsage, RunState, RunTotals};
 use super::lock::lock;
 use super::report::{ExpectedRun, SingleForecast};
 use super::run_figures::{report_label, to_micros};
-use super::task::{Clock, PLANS_MAX, PlanKey, Precedence, RunResult, Task, key};
+use super::task::{Clock, PLANS_MAX, PlanKey, Precedence, RunResult, Task, plan_key};
 use super::worker_pool::{Job, Moment, WorkerPool};
 use crate::learning::core_sharing::Cores;
 use crate::learning::device_histories::DeviceHistories;
@@ -267,7 +267,7 @@ impl DeviceGroup {
             // The devices that nodes asked for failed: plan again over any others and start from
             // the beginning.
             Err(TaskError::Group(GroupRunError::NoDevice { .. })) if has_requirements => {
-                let key = key(task);
+                let key = plan_key(task);
                 self.lock_plans().retain(|(held, _)| *held != key);
                 self.run_plan(
                     task,
@@ -439,7 +439,7 @@ impl DeviceGroup {
         task: &Task,
         left: Option<Duration>,
     ) -> Result<Arc<ExecutionPlan>, TaskError> {
-        let key = key(task);
+        let key = plan_key(task);
         let speeds = self.lock_speeds().clone();
         let known = self
             .lock_plans()

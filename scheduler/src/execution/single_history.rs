@@ -13,7 +13,7 @@ use souk_vocabulary::processor::{Outcome, Processor};
 
 use super::group::{self, GroupDevice, group_problem, offers};
 use super::lock::lock;
-use super::task::{PLANS_MAX, PlanKey, Task, key};
+use super::task::{PLANS_MAX, PlanKey, Task, plan_key};
 use crate::graph::{Bindings, Graph, NodeId};
 use crate::learning::core_sharing::{CoreUse, Cores};
 use crate::learning::device_histories::DeviceHistories;
@@ -65,7 +65,7 @@ impl SingleHistory {
     /// Returns the expected time of a task by present knowledge: from its operators, or from runs
     /// of the same model if the work of its operators is unknown in advance.
     pub fn forecast_task(&self, store: &Store, task: &Task) -> Option<Arc<Forecast>> {
-        let key = key(task);
+        let key = plan_key(task);
         let held = lock(&self.recent);
         let before = held.iter().find(|(held, _)| *held == key);
         let before = before.map(|(_, forecast)| forecast.clone());

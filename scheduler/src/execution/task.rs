@@ -1,6 +1,7 @@
 //! Describes the input and the result of a run: a task is a subgraph with its input tensors, its
 //! precedence decides which of several runs goes first, and the result holds the outputs and the
-//! report.
+//! report. Two helpers of the executors are here too: the weights that a task's model names, and
+//! the key under which its plan is cached.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +26,8 @@ pub struct Task {
     /// Input tensors by their names in the model. You must supply all of them, unless the task is a
     /// step of a session.
     pub inputs: BTreeMap<String, Tensor>,
-    /// Number of the sequence, if the task is a step of a session.
+    /// If the task is a step of a session, which keeps states between steps: the number of the
+    /// sequence whose states it reads and writes. Otherwise 0.
     pub sequence: u32,
 }
 
@@ -46,7 +48,7 @@ pub struct RunResult {
     pub learned: Vec<Measurement>,
 }
 
-/// The clock that stamps a runner's spans.
+/// The clock that gives a runner's timeline events their times.
 pub type Clock = dyn Fn() -> UnixMicros + Send + Sync;
 
 /// The precedence of a run over others that share the devices.
@@ -99,7 +101,7 @@ pub(super) const PLANS_MAX: usize = 16;
 pub(super) type PlanKey = (ContentId, Vec<(String, DType, Vec<usize>)>);
 
 /// Returns the key of a task's plan.
-pub(super) fn key(task: &Task) -> PlanKey {
+pub(super) fn plan_key(task: &Task) -> PlanKey {
     let shape =
         |(name, tensor): (&String, &Tensor)| (name.clone(), tensor.dtype(), tensor.dims().to_vec());
     (task.model, task.inputs.iter().map(shape).collect())

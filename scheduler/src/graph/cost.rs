@@ -1,7 +1,7 @@
-//! Computes the work and memory traffic of an operation from shapes.
+//! Computes the work and memory traffic of a graph's node from shapes.
 //!
-//! It counts operations as devices do ([`Work`]). The numbers state an amount of work, not its
-//! time, which depends on the device.
+//! It counts arithmetic operations as devices do ([`Work`]). The numbers state an amount of work,
+//! not its time, which depends on the device.
 
 use souk_memory::DType;
 pub use souk_onnx::schema::OperatorClass;
@@ -27,7 +27,8 @@ pub struct Cost {
     pub bytes_written: u64,
     /// Bytes of constants that a device must hold to run the node.
     pub weight_bytes: u64,
-    /// The part of this that its bodies do, as often as they run.
+    /// The work of the node's nested graphs (those of `If` or `Loop`), times their runs. The counts
+    /// above include it.
     pub bodies: Work,
     /// Whether every extent and the number of runs of each body are known. If not, the counts can
     /// be far from those of a run.
@@ -59,6 +60,8 @@ impl Cost {
         let work = node_work(&node.proto, &inputs, &outputs);
         let (bytes_read, bytes_written) = match class {
             OperatorClass::View => (0, 0),
+            // It reads as many bytes as it writes, and an index for each, but no more than there
+            // is.
             OperatorClass::Movement if is_element_pick(&node.proto) => (
                 written.saturating_mul(2).min(read.saturating_add(written)),
                 written,
@@ -81,7 +84,8 @@ impl Cost {
         }
     }
 
-    /// Multiplies the work by a factor.
+    /// Multiplies the work by a factor. The weights and the own launch stay: a device holds and
+    /// launches them once.
     pub(super) fn scale_by(mut self, times: f64) -> Self {
         let of = |amount: u64| (amount as f64 * times).round() as u64;
         self.flops = of(self.flops);
@@ -125,7 +129,7 @@ fn dtype_of(inputs: &[Option<&Fact>], outputs: &[&Fact], bodies: Work) -> Option
     float.or(dtypes.first()).copied()
 }
 
-/// Returns whether an operator touches only the elements that it moves.
+/// Returns whether an operator reads only the elements that it copies.
 fn is_element_pick(proto: &NodeProto) -> bool {
     matches!(
         proto.op_type(),

@@ -1,8 +1,8 @@
 //! Packs the weights of a convolution in the order in which its tiles (small blocks of the result)
-//! read them. The image engine packs weights that the model has once, when it compiles, and others
-//! in each run.
+//! read them. The image engine packs constant weights once, when it compiles the model, and
+//! computed weights in each run.
 //!
-//! A factor of the weights is applied to the sums instead, so packing only moves them.
+//! The scale and bias of a filter are applied to its sums, so packing only reorders weights.
 
 use std::sync::Arc;
 
@@ -11,13 +11,18 @@ use souk_host::isa::Isa;
 use crate::tiled::packed_weights::{PackLayout, WeightPacks};
 use crate::tiled::panels::{self, PackedMatrix, Panel};
 
-/// Weights of a convolution: outputs, inputs to each group, height and width of the window.
+/// The shape of a convolution's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FilterDims {
+    /// Filters, one for each output channel.
     pub filters: usize,
+    /// Input channels that a filter reads: those of its group.
     pub depth: usize,
+    /// Rows of the window.
     pub height: usize,
+    /// Columns of the window.
     pub width: usize,
+    /// Groups of filters; each group reads its own input channels.
     pub groups: usize,
 }
 
@@ -41,7 +46,7 @@ pub(super) enum PackedFilters {
         scale: Vec<f32>,
         bias: Vec<f32>,
         groups: usize,
-        /// Filters of a group; no panel has those of two.
+        /// Filters of a group; a panel never spans two groups.
         group_filters: usize,
     },
     /// One filter for each channel, tap by tap.

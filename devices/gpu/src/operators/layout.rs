@@ -8,7 +8,7 @@ use crate::error::GpuError;
 use crate::recording::{Array, Groups, Step, to_word};
 use crate::shaders::{copy_kernel, take_kernel};
 
-/// The values outside a source's dimension.
+/// How to fill positions outside the source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PaddingMode {
     Nothing = 0,
@@ -18,14 +18,18 @@ enum PaddingMode {
     Wrapped = 4,
 }
 
-/// One dimension of a copy.
+/// One dimension of a copy. Its position `i` reads the source's index `start + i * stride`.
 #[derive(Clone, Copy)]
 struct Axis {
+    /// Positions to copy.
     size: usize,
+    /// Elements between two indices of the source.
     read: usize,
+    /// Elements between two positions of the target.
     written: usize,
     start: i64,
     stride: i64,
+    /// The source's size in this dimension.
     source: usize,
     outside: PaddingMode,
 }

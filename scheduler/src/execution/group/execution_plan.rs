@@ -24,8 +24,8 @@ use crate::planning::time::Time;
 pub(super) use readers::{Reader, Readers, collect_readers};
 pub(super) use transfers::Join;
 
-/// Number of following fragments whose inputs come back from disk early, during one fragment's
-/// time.
+/// Number of following fragments whose inputs the group prefetches from disk while one fragment
+/// runs.
 const PREFETCH_AHEAD: usize = 2;
 
 /// A plan with its fragments.
@@ -39,16 +39,17 @@ pub(in crate::execution) struct ExecutionPlan {
     pub readers: Arc<Readers>,
     pub problem: Arc<Problem>,
     pub schedule: Schedule,
-    /// The kind of work of each fragment.
+    /// The kind of work of each fragment, as the learned speeds of devices distinguish it.
     pub kinds: Arc<[u16]>,
-    /// The operators of each fragment, by their keys in the history.
+    /// The operators of each fragment with their shares of its time, by their keys in the history.
     pub works: Vec<Vec<OperatorShare>>,
-    /// Estimates of the graph's operators at planning time; a shared graph has its own.
+    /// Estimates of the graph's operators at planning time. A [`SharedGraph`], whose operators
+    /// several devices compute together, has its own.
     pub known: Option<OperatorEstimates>,
     /// Estimates of the alternatives that the plan won against.
     pub alternatives: Vec<OperatorEstimates>,
-    /// Number of reported fragment times at planning time, if the plan is a trial of a device
-    /// alone.
+    /// If the plan is a trial of one device alone: the number of fragment times that had been
+    /// reported when it was made.
     pub trial: Option<u64>,
     /// The places where its fragments slow each other.
     pub contention: Option<CoreContention>,
@@ -67,7 +68,7 @@ pub(in crate::execution) struct ExecutionPlan {
     pub shared_graph: Option<SharedGraph>,
     /// Features of the graph that devices lack.
     pub lacks: Vec<UnsupportedNode>,
-    /// Whether nodes are barred from devices that they do not ask for.
+    /// Whether some node may run only on devices that it names.
     pub has_requirements: bool,
     /// Devices that were lost at planning time, one bit each.
     pub without: u64,
@@ -96,7 +97,7 @@ impl ExecutionPlan {
     }
 }
 
-/// The expected energy of a plan. The energy of single shared operators is unknown.
+/// The expected energy of a plan. For a single operator that several devices share, it is unknown.
 #[derive(Clone, Debug, Default)]
 pub(in crate::execution) struct Energy {
     /// Joules, or none if those of a device are unknown.
@@ -119,7 +120,7 @@ pub(in crate::execution) enum EnergyMode {
     Soonest,
 }
 
-/// Converts a problem's time to a duration.
+/// Converts a problem's time, in picoseconds, to a duration.
 pub(super) fn to_duration(time: Time) -> Duration {
     Duration::from_nanos(time / 1000)
 }

@@ -19,7 +19,7 @@ use super::stream_routes::{self, RouteUse, StreamRoutes};
 use crate::execution::cancel::Cancel;
 use crate::execution::error::{GroupRunError, TaskError};
 use crate::execution::lock::lock;
-use crate::execution::task::{PLANS_MAX, PlanKey, Precedence, RunResult, Task, key};
+use crate::execution::task::{PLANS_MAX, PlanKey, Precedence, RunResult, Task, plan_key};
 use crate::execution::timeline::{SpanKind, Timeline};
 
 /// Maximum number of charged periods: far more than concurrent requests leave separate.
@@ -190,7 +190,7 @@ impl DeviceGroup {
         if cache.borrow().given_up {
             return Ok(None);
         }
-        let key = key(task);
+        let key = plan_key(task);
         let known = cache.borrow().find_routes(&key);
         let speeds = self.lock_speeds().clone();
         let is_fresh = |routes: &&Arc<StreamRoutes>| self.is_fresh(routes.basis_plan(), &speeds);

@@ -1,4 +1,5 @@
-//! The thread of a device: takes a batch, runs it and reports the result.
+//! The loop of a device's thread: it takes a batch of a job's tasks, runs them in order, and
+//! reports the result.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,27 +14,28 @@ pub(super) fn run_worker(shared: &PoolShared, device: usize) {
     let mut batch = Vec::new();
     let mut state = shared.lock_state();
     while !state.stopping {
-        let mut wake = 0;
-        let taken = state.take_batch(device, &mut batch, &mut wake);
-        if wake & !(1 << device) != 0 {
-            shared.wake_devices(&mut state, wake & !(1 << device));
+        // A bit mask of the devices that must wake up.
+        let mut devices_to_wake = 0;
+        let taken = state.take_batch(device, &mut batch, &mut devices_to_wake);
+        if devices_to_wake & !(1 << device) != 0 {
+            shared.wake_devices(&mut state, devices_to_wake & !(1 << device));
         }
         let Some((job, work, start)) = taken else {
             state = shared.wait_for_work(state, device);
             continue;
         };
         drop(state);
-        let (well, stated, fault) = run(&work, device, &batch);
+        let (succeeded, stated, fault) = run(&work, device, &batch);
         let end = Moment::now();
         let ran = BatchRun { start, end, stated };
         drop(work);
         state = shared.lock_state();
-        let wake = state.complete_batch(job, device, &batch[..well], &ran);
+        let devices_to_wake = state.complete_batch(job, device, &batch[..succeeded], &ran);
         if let Some(fault) = fault {
-            on_fault(shared, &mut state, job, device, &batch[well..], fault);
+            on_fault(shared, &mut state, job, device, &batch[succeeded..], fault);
         }
         // This device continues without a wake-up.
-        shared.wake_devices(&mut state, wake & !(1 << device));
+        shared.wake_devices(&mut state, devices_to_wake & !(1 << device));
         if state.find_job(job).is_some_and(|job| job.has_ended()) {
             shared.ended.notify_all();
         }
@@ -69,45 +71,49 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     format!(
         "it panicked: {}",
-        text.unwrap_or_else(|| "without a word".to_owned())
+        text.unwrap_or_else(|| "without a message".to_owned())
     )
 }
 
-/// Handles a fault of the first of the `left` tasks of a batch, which must not be empty; the others
-/// have not begun.
+/// Handles a fault of the first of the `unfinished` tasks of a batch, which must not be empty; the
+/// others have not begun. After a fault of a task the caller wakes those who wait for the job.
 fn on_fault(
     shared: &PoolShared,
     state: &mut MutexGuard<'_, PoolState>,
     job: u64,
     device: usize,
-    left: &[u32],
+    unfinished: &[u32],
     fault: Fault,
 ) {
     let lost = match fault {
         Fault::Task(cause) => {
             if let Some(job) = state.find_job(job) {
-                let task = left[0] as usize;
+                let task = unfinished[0] as usize;
                 job.end_job(JobEnd::Failed { task, cause });
             }
             return;
         }
         Fault::Refused(cause) => {
             if let Some(job) = state.find_job(job) {
-                job.refuse_task(device, left, cause);
+                job.refuse_task(device, unfinished, cause);
             }
             shared.ended.notify_all();
             shared.wake_devices(state, u64::MAX);
             return;
         }
+        // This device is lost.
         Fault::Device(cause) => Some((device, cause)),
+        // Another device is lost, for example the one that holds an input.
         Fault::Other { device, cause } => Some((device, cause)),
+        // A device was lost before, so an input is gone.
         Fault::Gone => None,
     };
+    // `remove_lost_device` puts back the tasks of a device that is lost now.
     let blamed = lost.as_ref().map(|(device, _)| *device);
     if blamed != Some(device)
         && let Some(job) = state.find_job(job)
     {
-        job.put_back(device, left);
+        job.put_back(device, unfinished);
     }
     if let Some((lost, cause)) = lost {
         state.lost |= 1 << lost;
