@@ -14,6 +14,7 @@ mod groups;
 mod help;
 mod job;
 mod market;
+mod modes;
 mod operator;
 #[cfg(feature = "gateway")]
 mod serve;
@@ -70,6 +71,7 @@ impl Args {
     /// Fails with clap's message if the arguments do not parse or ask for help.
     pub fn parse_arguments() -> Result<Args, clap::Error> {
         let matches = apply_color_choice(Args::build_command()).try_get_matches()?;
+        modes::check_modes(&matches)?;
         Args::from_arg_matches(&matches)
     }
 
@@ -395,6 +397,10 @@ pub enum Provider {
     Price {
         /// The new price, in credits; without it, souk shows the current price.
         credits: Option<f64>,
+        /// The new price of a million output tokens, in credits, for a provider that sells a model
+        /// of an inference engine.
+        #[arg(long, value_name = "CREDITS", conflicts_with = "credits")]
+        out: Option<f64>,
     },
     /// Show what the provider in --dir sells, its leases, its earnings and its device statistics;
     /// the provider need not run.

@@ -131,7 +131,7 @@ impl Endpoint {
         let mut chat = match begun {
             Ok(Ok(chat)) => chat,
             Ok(Err(error)) => return to_answer(&error),
-            Err(_) => return TextAnswer::without_text(Finish::Length, String::new()),
+            Err(_) => return TextAnswer::without_text(Finish::Expired, String::new()),
         };
         let mut message = String::new();
         let mut text = AnswerText::default();
@@ -141,7 +141,7 @@ impl Endpoint {
                 () = sink.wait_for_stop() => break Finish::Cancelled,
             };
             let piece = match next {
-                Err(_) => break Finish::Length,
+                Err(_) => break Finish::Expired,
                 Ok(Err(error)) => {
                     let failed = to_answer(&error);
                     message = failed.message;

@@ -78,7 +78,7 @@ const SEQUENCES_MAX: i64 = 32;
 #[derive(Debug, clap::Args)]
 pub struct OpenaiArgs {
     /// A language model, in a form that `souk generate` takes. Without one, souk serves every model
-    /// that providers sell by the token, and buys each answer from the cheapest offer.
+    /// that providers sell by the token; most options below then do not apply.
     pub model: Option<PathBuf>,
     /// The loopback address to listen on; port 0 selects a free port.
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]

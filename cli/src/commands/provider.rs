@@ -4,6 +4,8 @@ mod device_text;
 mod endpoint;
 mod init;
 mod measure;
+mod price;
+mod schedule;
 
 pub use measure::measure_offer;
 
@@ -12,7 +14,6 @@ use std::path::Path;
 use serde_json::json;
 use souk_folder::clock::unix_ms;
 use souk_folder::config::ProviderFile;
-use souk_folder::price::{self, PriceError};
 use souk_network::content::links::{LINKS_FILE, Links};
 use souk_node::provider::{self, History, LiveFigures, Statistics};
 use souk_sandbox::device::costs::LearnedCosts;
@@ -34,41 +35,9 @@ pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
             None => init::run(folder, output, &new).await,
         },
         Provider::Measure => measure::measure_provider(folder, output).await,
-        Provider::Price { credits } => show_or_set_price(folder, output, credits),
+        Provider::Price { credits, out } => price::show_or_set_price(folder, output, credits, out),
         Provider::Status { reset } => show_status(folder, output, reset),
     }
-}
-
-/// Shows or changes the price in the provider's file.
-fn show_or_set_price(folder: &Path, output: Output, credits: Option<f64>) -> Outcome {
-    let file = ProviderFile::read_folder(folder).map_err(from_config)?;
-    let Some(credits) = credits else {
-        let text = format!(
-            "{} credits a device-second",
-            show::format_credits(file.price)
-        );
-        show::print_result(output, &json!({ "price": file.price }), &text);
-        return Ok(());
-    };
-    let now = init::to_micro_credits(credits, "the price")?;
-    let until_now = price::set_price(folder, now).map_err(|error| match error {
-        PriceError::Config(error) => from_config(error),
-        made @ PriceError::Made { .. } => {
-            let hint = "change its [pricing]; strategy = \"fixed\" asks the price";
-            Failure::new(Kind::State, made, hint)
-        }
-    })?;
-    let text = format!(
-        "{} credits a device-second, {} until now; a provider that runs asks it within seconds",
-        show::format_credits(now),
-        show::format_credits(until_now)
-    );
-    show::print_result(
-        output,
-        &json!({ "price": now, "previous_price": until_now }),
-        &text,
-    );
-    Ok(())
 }
 
 /// Shows a provider's state from its folder alone: the provider and the market can both be down.

@@ -3,11 +3,13 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::chats::Server;
 use crate::common::Market;
+use crate::http::asked;
 use crate::seller::{Seller, until};
 
 const MODEL: &str = "qwen/qwen3-8b";
@@ -27,7 +29,12 @@ enum Manner {
     Fails,
     /// It refuses every request.
     Refuses,
+    /// It waits a while before each piece.
+    Slow,
 }
+
+/// How long a slow engine takes for a piece.
+const SLOW: Duration = Duration::from_millis(400);
 
 /// The key that an engine wants.
 const KEY: &str = "sk-of-the-engine";
@@ -99,6 +106,8 @@ fn serve(mut stream: TcpStream, manner: Manner, seen: &Mutex<Vec<Value>>) -> std
         "stop",
         "frequency_penalty",
         "presence_penalty",
+        "continue_final_message",
+        "add_generation_prompt",
     ];
     let fields = body.as_object().into_iter().flatten();
     let is_known = fields
@@ -107,6 +116,13 @@ fn serve(mut stream: TcpStream, manner: Manner, seen: &Mutex<Vec<Value>>) -> std
     if !first.starts_with("POST /v1/chat/completions HTTP/1.1") || !is_known {
         return answer(&mut stream, "400 Bad Request", "{}");
     }
+    let begun = match body["continue_final_message"] == json!(true) {
+        true => body["messages"]
+            .as_array()
+            .and_then(|it| it.last())
+            .cloned(),
+        false => None,
+    };
     seen.lock().expect("nobody panicked").push(body);
     if manner == Manner::Refuses {
         let error = json!({ "error": { "message": "it is too long" } }).to_string();
@@ -123,7 +139,14 @@ fn serve(mut stream: TcpStream, manner: Manner, seen: &Mutex<Vec<Value>>) -> std
         let error = json!({ "error": { "message": "out of memory" } });
         return write!(stream, "data: {error}\n\n");
     }
-    for (number, piece) in PIECES.iter().enumerate() {
+    let text = PIECES.concat();
+    let begun = begun.map(|message| message["content"].as_str().unwrap_or_default().to_owned());
+    let rest = begun.map(|begun| text.strip_prefix(&begun).expect("its own text").to_owned());
+    let pieces = rest.as_ref().map_or(PIECES.to_vec(), |rest| vec![rest]);
+    for (number, piece) in pieces.iter().enumerate() {
+        if manner == Manner::Slow {
+            std::thread::sleep(SLOW);
+        }
         if manner == Manner::Breaks && number == 2 {
             return Ok(());
         }
@@ -143,15 +166,36 @@ fn answer(stream: &mut TcpStream, status: &str, body: &str) -> std::io::Result<(
     )
 }
 
-/// The answers of a server to a question of 16 bytes, which are 4 tokens.
-fn ask(server: &Server, more: &Value) -> crate::http::Answer {
+/// A question of 16 bytes, which are 4 tokens.
+fn question(more: &Value) -> Value {
     let mut body = json!({
         "model": MODEL, "messages": [{ "role": "user", "content": "what is a market" }],
     });
     for (name, value) in more.as_object().expect("an object") {
         body[name] = value.clone();
     }
+    body
+}
+
+/// The answer of a server to a question.
+fn ask(server: &Server, more: &Value) -> crate::http::Answer {
+    let body = question(more);
     server.client.post("/v1/chat/completions", &[], &body)
+}
+
+/// The streamed answer of a server to a question, to be read.
+fn ask_slowly(server: &Server, more: &Value) -> BufReader<TcpStream> {
+    let client = &server.client;
+    let token = format!("Bearer {}", client.token);
+    let headers = [
+        ("host", client.address.as_str()),
+        ("authorization", &token),
+        ("content-type", "application/json"),
+    ];
+    let mut body = question(more);
+    body["stream"] = json!(true);
+    let (path, body) = ("/v1/chat/completions", body.to_string());
+    asked(&client.address, "POST", path, &headers, body.as_bytes()).expect("it listens")
 }
 
 /// The data of a stream's events.
@@ -170,9 +214,13 @@ fn text_of(events: &[String]) -> String {
 }
 
 fn sell(market: &Market, name: &str, engine: &Engine, out: &str) -> Seller {
+    sell_slots(market, name, engine, out, "8")
+}
+
+fn sell_slots(market: &Market, name: &str, engine: &Engine, out: &str, slots: &str) -> Seller {
     let key = market.path("engine-key");
     std::fs::write(&key, format!("{KEY}\n")).expect("a file is written");
-    let options = ["--out", out, "--key-file", &key];
+    let options = ["--out", out, "--key-file", &key, "--slots", slots];
     let mut seller = Seller::of_engine(market, name, &engine.url, &options);
     seller.start();
     until("its ask is in the book", || {
@@ -256,7 +304,8 @@ fn if_an_engine_is_busy_another_answers_and_a_broken_answer_is_said() {
         sellers.push(sell(&market, name, engine, price));
     }
     let server = Server::run(&market, &[]);
-    let answer = ask(&server, &json!({}));
+    let cheapest = json!({ "provider": { "sort": "price" } });
+    let answer = ask(&server, &cheapest);
     let dearest = sellers[2].account().to_string();
     assert_eq!(answer.header("x-souk-provider"), Some(dearest.as_str()));
     answer.of(200);
@@ -285,9 +334,47 @@ fn if_an_engine_is_busy_another_answers_and_a_broken_answer_is_said() {
     // A request that an engine refuses is not tried elsewhere, and costs nothing.
     let refusing = Engine::start(Manner::Refuses);
     let _other = sell(&market, "refusing", &refusing, "0.01");
-    let refused = ask(&server, &json!({ "stream": true })).of(400);
+    let rules = json!({ "stream": true, "provider": { "only": ["refusing"] } });
+    let refused = ask(&server, &rules).of(400);
     let message = refused["error"]["message"].as_str().expect("a text");
     assert!(message.contains("it is too long"), "{message}");
     drop(server);
     market.assert_escrow_returns();
+}
+
+#[test]
+fn an_answer_goes_on_at_another_provider_and_a_model_without_free_slots_is_said() {
+    let market = Market::up();
+    let engines = [Manner::Slow, Manner::Well].map(Engine::start);
+    let mut slow = sell_slots(&market, "slow", &engines[0], "0.1", "1");
+    let _well = sell_slots(&market, "well", &engines[1], "0.2", "1");
+    let servers = [(); 2].map(|()| Server::run(&market, &[]));
+    let rules = json!({ "provider": { "order": ["slow", "well"] } });
+    let mut stream = ask_slowly(&servers[0], &rules);
+    let mut body = Vec::new();
+    while !String::from_utf8_lossy(&body).contains(PIECES[1]) {
+        let count = stream.read_until(b'\n', &mut body).expect("it answers");
+        assert!(count > 0, "{}", String::from_utf8_lossy(&body));
+    }
+    slow.kill();
+    stream.read_to_end(&mut body).expect("it answers");
+    let streamed = events(&body);
+    assert_eq!(text_of(&streamed), PIECES.concat(), "{streamed:?}");
+    assert_eq!(streamed.last().map(String::as_str), Some("[DONE]"));
+    let continued = engines[1].requests();
+    let begun = PIECES[..2].concat().trim_end().to_owned();
+    let expected = json!({ "role": "assistant", "content": begun });
+    assert_eq!(continued.len(), 1);
+    assert_eq!(continued[0]["messages"][1], expected);
+    assert_eq!(continued[0]["add_generation_prompt"], json!(false));
+    assert_eq!(continued[0]["temperature"], Value::Null);
+    // Its only slot is held by the first server's tab, so the other one has to come again. A
+    // killed provider's ask stays in the book for a while.
+    let only = json!({ "provider": { "ignore": ["slow"] } });
+    let taken = ask(&servers[1], &only);
+    assert_eq!(taken.header("retry-after"), Some("1"), "{taken:?}");
+    assert_eq!(taken.of(503)["error"]["code"], "no_free_slot");
+    let unknown = json!({ "provider": { "quantizations": ["fp8"] } });
+    let refused = ask(&servers[1], &unknown).of(400);
+    assert_eq!(refused["error"]["param"], "provider.quantizations");
 }

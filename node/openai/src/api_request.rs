@@ -59,6 +59,8 @@ pub struct ApiRequest {
     /// Further values for the chat template.
     pub template_values: Map<String, Value>,
     pub sampling: Sampling,
+    /// The sampling that the request gives, for an engine with defaults of its own.
+    pub given: GivenSampling,
     pub stops: Vec<String>,
     /// Form that the answer must have, if any.
     pub form: Option<TextForm>,
@@ -72,6 +74,14 @@ pub struct ApiRequest {
     pub is_streamed: bool,
     /// Whether a stream reports its token counts.
     pub has_usage: bool,
+}
+
+/// The values of sampling whose defaults differ by engine and model; none where the request gives
+/// none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GivenSampling {
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
 }
 
 /// An input to continue.
@@ -288,6 +298,11 @@ impl Fields {
     ) -> Result<ApiRequest, Refusal> {
         let is_streamed = self.take_field("stream", "true or false")?;
         let options: Option<StreamOptions> = self.take_field("stream_options", "an object")?;
+        let number = |name: &str| self.0.get(name).and_then(Value::as_f64);
+        let given = GivenSampling {
+            temperature: number("temperature"),
+            top_p: number("top_p"),
+        };
         let sampling = self.take_sampling()?;
         let stops = match self.take_field("stop", "a text or a list of texts")? {
             None => Vec::new(),
@@ -316,6 +331,7 @@ impl Fields {
             documents: Vec::new(),
             template_values: Map::new(),
             sampling,
+            given,
             stops,
             form: None,
             tools: None,

@@ -16,6 +16,7 @@ mod embeddings;
 mod market_models;
 mod refusal;
 mod request_queue;
+mod routing_fields;
 mod sessions;
 mod tool_calls;
 

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Path as Named, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -14,16 +15,18 @@ use axum::{Json, Router};
 use futures::stream::{self, Stream, StreamExt};
 use serde_json::{Value, json};
 use souk_gateway::JSON_BYTES_MAX;
-use souk_node::buyer::tab::{FinishedText, TextEvent};
-use souk_node::buyer::text_router::{AnswerEvents, TextOffer, TextRouter, TextRouterError};
+use souk_node::buyer::tab::FinishedText;
+use souk_node::buyer::text_router::{
+    AnswerEvent, AnswerEvents, SLOT_WAIT, TextOffer, TextRouter, TextRouterError,
+};
 use souk_node::client::broker::BrokerError;
 use souk_roles::tokens::counting::TokenPrice;
-use souk_roles::tokens::tab::TabFailure;
 use souk_roles::tokens::text::{AnswerText, Finish, Message, Role, TextRequest};
 
 use crate::answer::{AnswerFields, AnswerKind, DONE};
 use crate::api_request::{ApiRequest, Input};
 use crate::refusal::Refusal;
+use crate::routing_fields::RoutingFields;
 use crate::{AccessPolicy, JsonBody, check_request, unknown_path, wrong_method};
 
 /// The most tokens of an answer if the request does not say.
@@ -70,6 +73,10 @@ async fn show_model(
     let named = |offer: &&TextOffer| offer.card.model.as_str() == model;
     let offers: Vec<TextOffer> = offers.iter().filter(named).cloned().collect();
     match (&offers[..], has_endpoints) {
+        ([], _) if texts.was_sold_lately(model).await? => {
+            let model = model.to_owned();
+            Err(TextRouterError::SoldOut { model }.into())
+        }
         ([], _) => Err(unsold_model(&format!("no provider sells {model} now"))),
         (offers, false) => Ok(Json(to_model(offers))),
         (offers, true) => {
@@ -119,16 +126,13 @@ fn format_each(micro_per_million: u64) -> String {
 }
 
 async fn answer_chat(State(texts): RouterState, body: JsonBody) -> Result<Response, Refusal> {
-    let api = ApiRequest::from_chat(body?.0)?;
+    let mut body = body?.0;
+    let routing = RoutingFields::take_from(&mut body)?;
+    let api = ApiRequest::from_chat(body)?;
     let request = to_text_request(&api)?;
-    let events = texts.ask(&api.model, &request).await?;
-    if let Some(done) = events.ended_without_text()
-        && finish_reason(done.answer.finish).is_none()
-    {
-        return Err(to_fault(done));
-    }
-    let provider = events.provider.to_string();
-    let fields = AnswerFields::new(AnswerKind::Chat, &api.model);
+    let (model, events) = ask_models(&texts, &routing, &request).await?;
+    let provider = events.provider().to_string();
+    let fields = AnswerFields::new(AnswerKind::Chat, &model);
     let mut response = match api.is_streamed {
         true => stream_answer(fields, events, api.has_usage).into_response(),
         false => collect_answer(&fields, events).await?.into_response(),
@@ -137,6 +141,38 @@ async fn answer_chat(State(texts): RouterState, body: JsonBody) -> Result<Respon
         response.headers_mut().insert(PROVIDER_HEADER, value);
     }
     Ok(response)
+}
+
+/// Asks one model after the other, and returns the first that answers.
+async fn ask_models(
+    texts: &TextRouter,
+    routing: &RoutingFields,
+    request: &TextRequest,
+) -> Result<(String, AnswerEvents), Refusal> {
+    let mut refusals = Vec::new();
+    for (at, model) in routing.models.iter().enumerate() {
+        // Another model is better than a wait.
+        let patience = match at + 1 == routing.models.len() {
+            true => SLOT_WAIT,
+            false => Duration::ZERO,
+        };
+        let asked = texts.ask(model, request, routing.rules.clone(), patience);
+        let refusal = match asked.await {
+            Ok(events) => match events.ended_without_text().filter(|done| !is_whole(done)) {
+                Some(done) => to_fault(done),
+                None => return Ok((model.clone(), events)),
+            },
+            Err(TextRouterError::Broker(error)) => return Err(error.into()),
+            Err(error) => error.into(),
+        };
+        refusals.push((model.clone(), refusal));
+    }
+    let none = || Refusal::invalid_field("model", "there is no model");
+    Err(Refusal::join(refusals).unwrap_or_else(none))
+}
+
+fn is_whole(done: &FinishedText) -> bool {
+    finish_reason(done.answer.finish).is_some()
 }
 
 /// Converts a request of OpenAI's API into one that a tab can have. It refuses every field that
@@ -169,13 +205,14 @@ fn to_text_request(api: &ApiRequest) -> Result<TextRequest, Refusal> {
     let request = TextRequest {
         messages,
         tokens_max: tokens.unwrap_or(TOKENS_DEFAULT),
-        temperature: Some(sampling.temperature),
-        top_p: Some(sampling.top_p),
+        temperature: api.given.temperature,
+        top_p: api.given.top_p,
         frequency_penalty: unless_zero(sampling.frequency),
         presence_penalty: unless_zero(sampling.presence),
         // Engines take seeds that are not negative.
         seed: Some((sampling.seed >> 1).cast_signed()),
         stop: api.stops.clone(),
+        continues: false,
     };
     let checked = request.check_limits();
     checked.map_err(|fault| Refusal::new(StatusCode::BAD_REQUEST, fault.to_string()))?;
@@ -201,7 +238,11 @@ fn finish_reason(finish: Finish) -> Option<&'static str> {
         Finish::Stop => Some("stop"),
         Finish::Length => Some("length"),
         Finish::ContentFilter => Some("content_filter"),
-        Finish::Cancelled | Finish::Interrupted | Finish::Refused | Finish::Busy => None,
+        Finish::Cancelled
+        | Finish::Interrupted
+        | Finish::Refused
+        | Finish::Busy
+        | Finish::Expired => None,
     }
 }
 
@@ -217,7 +258,7 @@ async fn collect_answer(
     fields: &AnswerFields,
     events: AnswerEvents,
 ) -> Result<Json<Value>, Refusal> {
-    let done = events.collect().await.map_err(to_refusal)?;
+    let done = events.collect().await?;
     let reason = finish_reason(done.answer.finish).ok_or_else(|| to_fault(&done))?;
     let AnswerText { reasoning, content } = &done.answer.text;
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
@@ -243,13 +284,12 @@ fn stream_answer(
     let rest = stream::unfold(Some(events), |events| async {
         let mut events = events?;
         let event = events.next().await;
-        let event = event.unwrap_or(TextEvent::Failed(TabFailure::Closing));
-        let is_last = !matches!(event, TextEvent::Piece(_));
+        let is_last = !matches!(event, Ok(AnswerEvent::Piece(_)));
         Some((event, (!is_last).then_some(events)))
     });
     let rest = rest.flat_map(move |event| {
         let parts = match event {
-            TextEvent::Piece(AnswerText { reasoning, content }) => {
+            Ok(AnswerEvent::Piece(AnswerText { reasoning, content })) => {
                 let mut delta = json!({ "content": content });
                 if !reasoning.is_empty() {
                     delta["reasoning_content"] = json!(reasoning);
@@ -257,8 +297,8 @@ fn stream_answer(
                 vec![part(&fields, delta, None)]
             }
             // A client can do nothing with the rest.
-            TextEvent::Failed(failure) => vec![to_refusal(failure).to_object().to_string()],
-            TextEvent::Done(done) => match finish_reason(done.answer.finish) {
+            Err(error) => vec![Refusal::from(error).to_object().to_string()],
+            Ok(AnswerEvent::Done(done)) => match finish_reason(done.answer.finish) {
                 None => vec![to_fault(&done).to_object().to_string()],
                 Some(reason) => {
                     let mut parts = vec![part(&fields, json!({}), Some(reason))];
@@ -295,10 +335,6 @@ fn to_fault(done: &FinishedText) -> Refusal {
     }
 }
 
-fn to_refusal(failure: TabFailure) -> Refusal {
-    Refusal::new(StatusCode::BAD_GATEWAY, failure.to_string()).with_code("provider_failed")
-}
-
 impl From<BrokerError> for Refusal {
     fn from(error: BrokerError) -> Self {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
@@ -312,10 +348,25 @@ impl From<TextRouterError> for Refusal {
         match error {
             TextRouterError::Broker(error) => error.into(),
             TextRouterError::NoOffer { .. } => unsold_model(&message),
+            TextRouterError::SoldOut { .. } => {
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("no_free_slot")
+            }
+            TextRouterError::Unsuitable { .. } => {
+                let hint = "relax the rules in provider";
+                Refusal::invalid_field("provider", format!("{message}; {hint}"))
+                    .with_code("no_suitable_offer")
+            }
             TextRouterError::Budget { .. } => {
                 let hint = "start the server with a larger --budget";
                 Refusal::new(StatusCode::PAYMENT_REQUIRED, format!("{message}; {hint}"))
                     .with_code("insufficient_quota")
+            }
+            TextRouterError::Broken { .. } => {
+                let message = format!("{message}; you pay for the text that came");
+                Refusal::new(StatusCode::BAD_GATEWAY, message).with_code("provider_failed")
+            }
+            TextRouterError::Failed { last } if last.is_momentary() => {
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("no_free_slot")
             }
             TextRouterError::Failed { .. } => {
                 Refusal::new(StatusCode::BAD_GATEWAY, message).with_code("provider_failed")
@@ -352,6 +403,8 @@ mod tests {
         let said: Vec<_> = said.map(|it| (it.role, it.content.as_str())).collect();
         assert_eq!(said, [(Role::System, "be short"), (Role::User, "hi")]);
         assert_eq!((request.tokens_max, request.temperature), (9, Some(0.0)));
+        // The engine has its own defaults.
+        assert_eq!(request.top_p, None);
         assert!(request.seed.is_some_and(|seed| seed >= 0));
     }
 

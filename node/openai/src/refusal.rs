@@ -86,6 +86,22 @@ impl Refusal {
         Self::new(StatusCode::TOO_MANY_REQUESTS, message).with_code("rate_limit_exceeded")
     }
 
+    /// Joins the refusals of several models into one: that of the first model which may answer a
+    /// moment later, or else the last one.
+    pub fn join(refusals: Vec<(String, Refusal)>) -> Option<Self> {
+        let is_momentary = |refusal: &Refusal| refusal.status == StatusCode::SERVICE_UNAVAILABLE;
+        let momentary = refusals.iter().find(|(_, refusal)| is_momentary(refusal));
+        let (_, chosen) = momentary.or(refusals.last())?;
+        let mut joined = chosen.clone();
+        if refusals.len() > 1 {
+            let each = refusals.iter();
+            let each = each.map(|(model, refusal)| format!("{model}: {}", refusal.message));
+            let each = each.collect::<Vec<_>>().join("; ");
+            joined.message = format!("none of the models answered: {each}");
+        }
+        Some(joined)
+    }
+
     /// Creates the refusal of a path of OpenAI's API that this server does not offer.
     pub fn unsupported_endpoint(message: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, message).with_code("unsupported_endpoint")

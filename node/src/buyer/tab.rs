@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use souk_market::{AccountKey, Credits, Listing, Millis};
+use souk_market::{AccountKey, Credits, Millis};
 use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::counting::TokenCount;
+use souk_roles::tokens::router::TabPurchase;
 use souk_roles::tokens::tab::{TabFailure, TabOutcome, TabSpec};
 use souk_roles::tokens::text::{AnswerText, TextAnswer, TextRequest};
 use tokio::sync::{Notify, mpsc};
@@ -75,27 +76,28 @@ pub struct Tab {
 }
 
 impl Tab {
-    /// Buys a tab from an ask, or a cheaper one of the same book, but not from the excluded
-    /// providers, and sends the first request. Returns the tab, the events of the first answer, and
-    /// the task, which ends with the tab.
+    /// Buys a tab from an ask, and sends the first request. If the purchase is not strict, a
+    /// cheaper ask of the same book will do too, but for those of the excluded providers. Returns
+    /// the tab, the events of the first answer, and the task, which ends with the tab.
     ///
     /// The ask must sell a model; otherwise this returns none. The tab notifies `freed` whenever it
     /// can take another request.
     pub fn open(
         buyer: &Buyer,
-        listing: &Listing,
-        excluded: Vec<AccountKey>,
+        purchase: &TabPurchase,
         duration: Duration,
         first: TextRequest,
         freed: Arc<Notify>,
     ) -> Option<(Tab, mpsc::Receiver<TextEvent>, JoinHandle<TabOutcome>)> {
+        let listing = &purchase.listing;
         let card = TextCard::of_resources(&listing.resources)?;
         let spec = TabSpec {
             market: buyer.trader().market(),
             account: buyer.account(),
             job: draw_job(buyer.account()),
             listing: Box::new(listing.clone()),
-            excluded,
+            excluded: purchase.excluded.clone(),
+            is_strict: purchase.is_strict,
             card: card.id(),
             duration: Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
         };
@@ -133,17 +135,12 @@ impl Tab {
         self.provider.clone()
     }
 
-    /// Returns whether one of these is the provider.
+    /// Returns the provider, if the tab can take a request now.
     #[must_use]
-    pub fn is_at(&self, providers: &[AccountKey]) -> bool {
-        let provider = self.provider.get();
-        provider.is_some_and(|provider| providers.contains(provider))
-    }
-
-    /// Returns whether the tab is over.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.asks.is_closed()
+    pub fn free_provider(&self) -> Option<AccountKey> {
+        let is_busy = self.busy.is_busy.load(Ordering::Acquire);
+        let provider = self.provider.get().copied();
+        provider.filter(|_| !is_busy && !self.asks.is_closed())
     }
 
     /// Sends a request, if no other is open. Returns the request if the tab cannot take it now.

@@ -1,25 +1,38 @@
 //! Buys texts of the models that a market's endpoints sell: lists their offers, and sends each
-//! request to the cheapest one, over a tab that is open or a new one.
+//! request over a tab that is open or a new one. The core that chooses is
+//! [`souk_roles::tokens::router`]; this is its shell.
 //!
-//! If a provider fails before the first text, the request goes to the next offer. The price of all
-//! tabs stays within the budget: a tab counts with its whole escrow until it is settled.
+//! If a provider fails, the request goes to another one, and an answer that broke off goes on there
+//! ([`AnswerEvents`]). The price of all tabs stays within the budget: a tab counts with its whole
+//! escrow until it is settled.
+
+mod answer_events;
+mod error;
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use souk_market::{AccountKey, Credits, Listing, Millis, Permille, Regions, Units};
+use souk_market::{AccountKey, Credits, Listing, Millis, Permille, Price, Regions, Units};
+use souk_roles::clock::Micros;
 use souk_roles::market::demands::Demands;
 use souk_roles::tokens::card::TextCard;
-use souk_roles::tokens::tab::TabFailure;
-use souk_roles::tokens::text::{Finish, TextRequest};
+use souk_roles::tokens::router::{
+    FreeTabs, NoRoute, Route, RouteFailure, RouteStep, RouterCore, RoutingRules, SOLD_LATELY,
+    TabId, TabPurchase,
+};
+use souk_roles::tokens::text::TextRequest;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::Buyer;
-use super::tab::{FinishedText, Tab, TextEvent};
+use super::tab::{Tab, TextEvent};
 use crate::client::broker::BrokerError;
+use souk_folder::clock::CoreClock;
 
+pub use answer_events::{AnswerEvent, AnswerEvents};
+pub use error::{AnswerFault, TextRouterError};
 pub use souk_roles::tokens::tab::TabOutcome;
 
 /// The length of a tab's lease.
@@ -28,20 +41,14 @@ const TAB_TIME: Duration = Duration::from_secs(300);
 /// A shorter lease has no time for an answer.
 const TAB_TIME_MIN: Duration = Duration::from_secs(90);
 
-/// The offers that a request is sent to, one after the other, until one gives text.
-const TRIES_MAX: usize = 3;
+/// How long a request should wait for one of its buyer's tabs if no provider has a free slot.
+pub const SLOT_WAIT: Duration = Duration::from_secs(60);
 
-/// The tabs that close before they begin a request, until it fails.
-const CLOSINGS_MAX: usize = 8;
+/// How long the rest of an answer waits, whose reader waits already.
+const REST_WAIT: Duration = Duration::from_secs(15);
 
-/// How long a request waits for one of its buyer's tabs if no provider has a free slot, and how
-/// often it looks at the book meanwhile.
-const SLOT_WAIT: Duration = Duration::from_secs(60);
+/// How often a waiting request looks at the book.
 const BOOK_PERIOD: Duration = Duration::from_millis(250);
-
-/// The most that an idle second of a tab can cost, in thousandths of a second's price: an ask that
-/// wants more than the usual reserve is not bought.
-const IDLE_PERMILLE_MAX: u16 = 100;
 
 /// The most asks of a model that the router knows.
 const OFFERS_MAX: usize = 256;
@@ -55,64 +62,15 @@ pub struct TextOffer {
     pub listing: Listing,
 }
 
-/// Why a text was not bought.
-#[derive(Debug, thiserror::Error)]
-pub enum TextRouterError {
-    /// No validator answered.
-    #[error(transparent)]
-    Broker(#[from] BrokerError),
-    /// Nobody sells the model now.
-    #[error("no provider sells {model} now{}", describe_others(others))]
-    NoOffer {
-        /// The requested model.
-        model: String,
-        /// The models that are on sale.
-        others: Vec<String>,
-    },
-    /// The budget allows no further tab.
-    #[error(
-        "the budget of {budget} micro-credits allows no further tab: {spent} are spent, {held} \
-         are held by open tabs, and a tab needs {needed}"
-    )]
-    Budget {
-        /// The whole budget.
-        budget: u64,
-        /// What ended tabs cost.
-        spent: u64,
-        /// What open tabs hold.
-        held: u64,
-        /// The escrow of the shortest tab.
-        needed: u64,
-    },
-    /// Each provider that was tried failed before its first text.
-    #[error("no provider answered: {last}")]
-    Failed {
-        /// The last failure.
-        last: TabFailure,
-    },
-}
-
-fn describe_others(others: &[String]) -> String {
-    match others {
-        [] => "; no model is on sale".to_owned(),
-        others => format!("; on sale are {}", others.join(", ")),
-    }
-}
-
-/// The receiving end of an answer.
-#[derive(Debug)]
-pub struct AnswerEvents {
-    /// The event that decided for this provider.
-    first: Option<TextEvent>,
-    events: mpsc::Receiver<TextEvent>,
-    /// The provider that answers.
-    pub provider: AccountKey,
-}
-
 /// A request that a tab has taken.
-struct AskedTab {
+struct OpenRequest {
+    tab: TabId,
     provider: Arc<OnceLock<AccountKey>>,
+    /// The most that a device-second costs.
+    price: Price,
+    request: TextRequest,
     events: mpsc::Receiver<TextEvent>,
+    began: Micros,
 }
 
 /// What the tabs of a market cost so far.
@@ -138,6 +96,7 @@ pub struct TextRouter {
     buyer: Buyer,
     budget: Option<Credits>,
     observer: Arc<dyn TabObserver>,
+    clock: CoreClock,
     state: Arc<Mutex<RouterState>>,
     open_tabs: Arc<watch::Sender<usize>>,
     freed: Arc<Notify>,
@@ -145,43 +104,15 @@ pub struct TextRouter {
 
 #[derive(Default)]
 struct RouterState {
-    tabs: BTreeMap<String, Vec<Tab>>,
+    core: RouterCore,
+    tabs: BTreeMap<TabId, RoutedTab>,
     spending: TextSpending,
     is_closed: bool,
 }
 
-impl AnswerEvents {
-    /// Waits for the next event; none after the last one.
-    pub async fn next(&mut self) -> Option<TextEvent> {
-        match self.first.take() {
-            Some(first) => Some(first),
-            None => self.events.recv().await,
-        }
-    }
-
-    /// Returns the answer, if it ended before any text came.
-    #[must_use]
-    pub fn ended_without_text(&self) -> Option<&FinishedText> {
-        match &self.first {
-            Some(TextEvent::Done(done)) => Some(done),
-            _ => None,
-        }
-    }
-
-    /// Waits for the whole answer.
-    ///
-    /// # Errors
-    /// When it failed on the way.
-    pub async fn collect(mut self) -> Result<FinishedText, TabFailure> {
-        while let Some(event) = self.next().await {
-            match event {
-                TextEvent::Piece(_) => {}
-                TextEvent::Done(done) => return Ok(*done),
-                TextEvent::Failed(failure) => return Err(failure),
-            }
-        }
-        Err(TabFailure::Closing)
-    }
+struct RoutedTab {
+    tab: Tab,
+    price: Price,
 }
 
 impl TextRouter {
@@ -193,6 +124,7 @@ impl TextRouter {
         observer: Arc<dyn TabObserver>,
     ) -> TextRouter {
         TextRouter {
+            clock: CoreClock::new(buyer.broker().log_clock()),
             buyer,
             budget,
             observer,
@@ -211,55 +143,39 @@ impl TextRouter {
         Ok(text_offers(listed))
     }
 
-    /// Sends a request to the cheapest offer of a model, and returns the events of its answer once
-    /// the first text is here.
+    /// Sends a request to an offer of a model that suits the rules, and returns the events of its
+    /// answer once the first text is here. If all slots are taken, it waits so long for one of this
+    /// buyer's tabs.
     ///
     /// # Errors
-    /// When nobody sells the model, the budget is used up, or each provider that was tried failed.
+    /// When no offer suits, the budget is used up, or each provider that was tried failed.
     pub async fn ask(
         &self,
         model: &str,
         request: &TextRequest,
+        rules: RoutingRules,
+        patience: Duration,
     ) -> Result<AnswerEvents, TextRouterError> {
-        let mut failed: Vec<AccountKey> = Vec::new();
-        let mut last = None;
-        let mut closings = 0;
-        while failed.len() < TRIES_MAX && closings < CLOSINGS_MAX {
-            let AskedTab {
-                provider,
-                mut events,
-            } = match self.ask_any_tab(model, request, &failed).await {
-                Err(TextRouterError::NoOffer { .. }) if last.is_some() => break,
-                asked => asked?,
-            };
-            match events.recv().await.map(without_text_failure) {
-                Some(TextEvent::Failed(failure)) => {
-                    if !failure.is_of_provider() {
-                        return Err(TextRouterError::Failed { last: failure });
-                    }
-                    // A tab that was about to close says nothing against its provider.
-                    match provider.get() {
-                        Some(provider) if failure != TabFailure::Closing => failed.push(*provider),
-                        _ => closings += 1,
-                    }
-                    last = Some(failure);
-                }
-                None => {
-                    closings += 1;
-                    last = Some(TabFailure::Closing);
-                }
-                first => {
-                    let provider = provider.get().copied();
-                    return Ok(AnswerEvents {
-                        first,
-                        events,
-                        provider: provider.unwrap_or_default(),
-                    });
-                }
-            }
-        }
-        let last = last.unwrap_or(TabFailure::Closing);
-        Err(TextRouterError::Failed { last })
+        let seed = RandomState::new().hash_one(0);
+        let mut route = Route::new(model, &request.messages, rules, seed);
+        let open = self.find_tab(&mut route, request, patience).await?;
+        AnswerEvents::begin(self.clone(), route, request.clone(), open).await
+    }
+
+    /// Returns whether the market sold the model lately, so that its slots may only be taken.
+    ///
+    /// # Errors
+    /// When no validator answers.
+    pub async fn was_sold_lately(&self, model: &str) -> Result<bool, BrokerError> {
+        let Ok(card) = TextCard::new(model) else {
+            return Ok(false);
+        };
+        let class = card.to_resources().class();
+        let quotes = self.buyer.broker().fetch_quotes(class).await?;
+        let last = quotes.and_then(|quotes| quotes.last.first().map(|print| print.at));
+        let now = self.clock.now().log;
+        let lately = Millis(SOLD_LATELY.0 / 1_000);
+        Ok(last.is_some_and(|last| now.saturating_since(last) < lately))
     }
 
     /// Returns what all tabs cost so far.
@@ -282,84 +198,100 @@ impl TextRouter {
 
     /// Sends a request over an open tab, or a new one. If no provider has a free slot, it waits for
     /// an open tab or for an offer.
-    async fn ask_any_tab(
+    async fn find_tab(
         &self,
-        model: &str,
+        route: &mut Route,
         request: &TextRequest,
-        failed: &[AccountKey],
-    ) -> Result<AskedTab, TextRouterError> {
-        let deadline = Instant::now() + SLOT_WAIT;
+        patience: Duration,
+    ) -> Result<OpenRequest, TextRouterError> {
+        let deadline = Instant::now() + patience;
         loop {
             let freed = self.freed.notified();
-            if let Some(asked) = self.ask_open_tab(model, request, failed) {
-                return Ok(asked);
+            if let Some(open) = self.plan_step(route, request, None).1 {
+                return Ok(open);
             }
-            match self.ask_new_tab(model, request, failed).await {
-                Err(TextRouterError::NoOffer { .. })
-                    if self.has_tab(model, failed) && Instant::now() < deadline =>
-                {
+            let asks = self.fetch_asks(route.model()).await?;
+            match self.plan_step(route, request, Some(&asks)) {
+                (_, Some(open)) => return Ok(open),
+                (RouteStep::Buy(purchase), None) => {
+                    return self.buy_tab(route, &purchase, request);
+                }
+                (RouteStep::Wait, None) if Instant::now() < deadline => {
                     // Another buyer can free a slot too.
                     let _ = tokio::time::timeout(BOOK_PERIOD, freed).await;
                 }
-                asked => return asked,
+                (RouteStep::Wait, None) => {
+                    let model = route.model().to_owned();
+                    return Err(TextRouterError::SoldOut { model });
+                }
+                (RouteStep::GiveUp(lack), None) => {
+                    return Err(self.explain_lack(route.model(), lack, &asks).await);
+                }
+                // The tab closed just now.
+                (RouteStep::UseTab(_) | RouteStep::LookUp, None) => {}
             }
         }
     }
 
-    /// Returns whether a tab of the model is open at another provider than those.
-    fn has_tab(&self, model: &str, failed: &[AccountKey]) -> bool {
-        let state = self.lock_state();
-        let mut tabs = state.tabs.get(model).into_iter().flatten();
-        tabs.any(|tab| !tab.is_over() && !tab.is_at(failed))
-    }
-
-    /// Sends a request over an open tab that is free.
-    fn ask_open_tab(
+    /// Plans the next step of a request, and sends the request if the step is to use a tab.
+    fn plan_step(
         &self,
-        model: &str,
+        route: &mut Route,
         request: &TextRequest,
-        failed: &[AccountKey],
-    ) -> Option<AskedTab> {
+        asks: Option<&[Listing]>,
+    ) -> (RouteStep, Option<OpenRequest>) {
+        let now = self.clock.now().tick;
         let mut state = self.lock_state();
-        let tabs = state.tabs.get_mut(model)?;
-        tabs.retain(|tab| !tab.is_over());
-        let mut free = tabs.iter().filter(|tab| !tab.is_at(failed));
-        free.find_map(|tab| {
-            Some(AskedTab {
-                provider: tab.provider_cell(),
-                events: tab.ask(request.clone()).ok()?,
+        let RouterState { core, tabs, .. } = &mut *state;
+        let free = tabs.iter();
+        let free: FreeTabs = free
+            .filter_map(|(id, open)| Some((*id, open.tab.free_provider()?)))
+            .collect();
+        let step = core.plan_step(now, route, &free, asks);
+        let RouteStep::UseTab(id) = step else {
+            return (step, None);
+        };
+        let open = tabs.get(&id).and_then(|open| {
+            Some(OpenRequest {
+                tab: id,
+                provider: open.tab.provider_cell(),
+                price: open.price,
+                events: open.tab.ask(request.clone()).ok()?,
+                request: request.clone(),
+                began: now,
             })
-        })
+        });
+        if open.is_some() {
+            core.on_tab_used(id, route);
+        }
+        (step, open)
     }
 
-    /// Buys a tab from the cheapest offer.
-    async fn ask_new_tab(
+    /// Buys a tab for a request.
+    fn buy_tab(
         &self,
-        model: &str,
+        route: &Route,
+        purchase: &TabPurchase,
         request: &TextRequest,
-        failed: &[AccountKey],
-    ) -> Result<AskedTab, TextRouterError> {
-        let offer = self.choose_offer(model, failed).await?;
-        let (duration, escrow) = self.reserve_escrow(&offer.listing)?;
+    ) -> Result<OpenRequest, TextRouterError> {
+        let listing = &purchase.listing;
+        let (duration, escrow) = self.reserve_escrow(listing)?;
         let (buyer, freed) = (&self.buyer, self.freed.clone());
-        let (listing, request) = (&offer.listing, request.clone());
-        let opened = Tab::open(buyer, listing, failed.to_vec(), duration, request, freed);
+        let opened = Tab::open(buyer, purchase, duration, request.clone(), freed);
         let Some((tab, events, running)) = opened else {
             unreachable!("the offer sells a model");
         };
-        let provider = tab.provider_cell();
-        let asked = AskedTab {
-            provider: provider.clone(),
-            events,
-        };
+        let (provider, price) = (tab.provider_cell(), listing.price);
         self.open_tabs.send_modify(|open| *open += 1);
-        {
+        let id = {
             let mut state = self.lock_state();
+            let id = state.core.on_tab_opened(route, listing);
             if !state.is_closed {
-                state.tabs.entry(model.to_owned()).or_default().push(tab);
+                state.tabs.insert(id, RoutedTab { tab, price });
             }
-        }
-        let router = self.clone();
+            id
+        };
+        let (router, sold_by) = (self.clone(), provider.clone());
         tokio::spawn(async move {
             let outcome = running.await.unwrap_or_else(|panicked| {
                 tracing::error!(%panicked, "the task of a tab ended");
@@ -368,36 +300,66 @@ impl TextRouter {
                     ..TabOutcome::default()
                 }
             });
-            router.on_tab_ended(provider.get().copied(), escrow, &outcome);
+            router.on_tab_ended(id, sold_by.get().copied(), escrow, &outcome);
         });
-        Ok(asked)
+        Ok(OpenRequest {
+            tab: id,
+            provider,
+            price,
+            request: request.clone(),
+            events,
+            began: self.clock.now().tick,
+        })
     }
 
-    async fn choose_offer(
-        &self,
-        model: &str,
-        failed: &[AccountKey],
-    ) -> Result<TextOffer, TextRouterError> {
-        let demands = demands_of(self.buyer.account(), model, failed);
+    /// Returns the cheapest asks of a model, the cheapest first.
+    async fn fetch_asks(&self, model: &str) -> Result<Vec<Listing>, BrokerError> {
+        let demands = demands_of(self.buyer.account(), model);
         let chosen = self.buyer.broker().choose_asks(demands).await?;
-        let mut offers = text_offers(chosen.listings);
-        let is_fair = |offer: &TextOffer| offer.listing.idle.0 <= IDLE_PERMILLE_MAX;
-        offers.retain(|offer| offer.card.model.as_str() == model && is_fair(offer));
-        match offers.into_iter().next() {
-            Some(offer) => Ok(offer),
-            None => {
-                let mut others: Vec<String> = self
-                    .fetch_offers()
-                    .await?
-                    .into_iter()
-                    .map(|offer| offer.card.model.to_string())
-                    .collect();
-                others.dedup();
-                others.retain(|other| other != model);
-                let model = model.to_owned();
-                Err(TextRouterError::NoOffer { model, others })
-            }
+        let offers = text_offers(chosen.listings).into_iter();
+        let of_model = offers.filter(|offer| offer.card.model.as_str() == model);
+        Ok(of_model.map(|offer| offer.listing).collect())
+    }
+
+    async fn explain_lack(&self, model: &str, lack: NoRoute, asks: &[Listing]) -> TextRouterError {
+        let named = model.to_owned();
+        match lack {
+            NoRoute::SoldOut => TextRouterError::SoldOut { model: named },
+            NoRoute::Unsuitable(misfits) => TextRouterError::Unsuitable {
+                model: named,
+                misfits,
+                names: asks.iter().map(|ask| ask.name.clone()).collect(),
+            },
+            NoRoute::Unsold => match self.find_other_models(model).await {
+                Ok(None) => TextRouterError::SoldOut { model: named },
+                Ok(Some(others)) => TextRouterError::NoOffer {
+                    model: named,
+                    others,
+                },
+                Err(error) => error.into(),
+            },
         }
+    }
+
+    /// Returns the models that are on sale; none if this one was lately.
+    async fn find_other_models(&self, model: &str) -> Result<Option<Vec<String>>, BrokerError> {
+        if self.was_sold_lately(model).await? {
+            return Ok(None);
+        }
+        let offers = self.fetch_offers().await?.into_iter();
+        let mut others: Vec<String> = offers.map(|offer| offer.card.model.to_string()).collect();
+        others.dedup();
+        Ok(Some(others))
+    }
+
+    /// Notes a failure of a request. Returns whether another provider can be tried.
+    fn on_failed(&self, route: &mut Route, open: &OpenRequest, failure: RouteFailure) -> bool {
+        let now = self.clock.now().tick;
+        let provider = open.provider.get().copied();
+        let mut state = self.lock_state();
+        state
+            .core
+            .on_failed(now, route, open.tab, provider, failure)
     }
 
     /// Reserves the escrow of a tab within the budget, for a shorter tab if need be.
@@ -429,36 +391,30 @@ impl TextRouter {
         Ok((duration, held))
     }
 
-    fn on_tab_ended(&self, provider: Option<AccountKey>, escrow: Credits, outcome: &TabOutcome) {
+    fn on_tab_ended(
+        &self,
+        id: TabId,
+        provider: Option<AccountKey>,
+        escrow: Credits,
+        outcome: &TabOutcome,
+    ) {
         {
             let mut state = self.lock_state();
             let spending = &mut state.spending;
             spending.held = Credits(spending.held.0.saturating_sub(escrow.0));
             spending.spent = Credits(spending.spent.0.saturating_add(outcome.cost.0));
             spending.receipts += u64::from(outcome.receipt.is_some());
-            for tabs in state.tabs.values_mut() {
-                tabs.retain(|tab| !tab.is_over());
-            }
+            state.core.on_tab_over(id);
+            state.tabs.remove(&id);
         }
         self.observer.on_tab_ended(provider, outcome);
         self.open_tabs.send_modify(|open| *open -= 1);
+        // Who waits for a tab that does not come looks at the book now.
+        self.freed.notify_waiters();
     }
 
     fn lock_state(&self) -> MutexGuard<'_, RouterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Converts the first event of an answer into a failure if the engine gave no text, so that another
-/// provider can.
-fn without_text_failure(event: TextEvent) -> TextEvent {
-    match event {
-        TextEvent::Done(done)
-            if matches!(done.answer.finish, Finish::Busy | Finish::Interrupted) =>
-        {
-            TextEvent::Failed(TabFailure::BadAnswer(done.answer.message))
-        }
-        event => event,
     }
 }
 
@@ -482,10 +438,10 @@ pub fn text_offers(listings: Vec<Listing>) -> Vec<TextOffer> {
 }
 
 /// Returns what an ask must be to answer a request for a model.
-fn demands_of(buyer: AccountKey, model: &str, failed: &[AccountKey]) -> Demands {
+fn demands_of(buyer: AccountKey, model: &str) -> Demands {
     Demands {
         buyer,
-        excluded: failed.to_vec(),
+        excluded: Vec::new(),
         real_only: true,
         price_max: None,
         notice_min: Millis(0),

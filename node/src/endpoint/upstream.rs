@@ -23,8 +23,12 @@ use super::sse::{AnswerPiece, EventReader, StreamFault, error_message};
 /// How long an engine can take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long an engine can be silent: a long prompt is read before the first text.
+/// How long an engine can be silent before its first text: it reads a long prompt first.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// How long text that has begun can pause. Its buyer waits a little longer, and then goes on at
+/// another provider.
+const PAUSE_MAX: Duration = Duration::from_secs(20);
 
 /// The most bytes of an answer that is no stream: a list of models, or an error.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -102,6 +106,7 @@ pub(super) struct Chat {
     body: Incoming,
     events: EventReader,
     pieces: std::collections::VecDeque<AnswerPiece>,
+    has_text: bool,
 }
 
 impl Upstream {
@@ -174,6 +179,7 @@ impl Upstream {
             body: answer.into_body(),
             events: EventReader::default(),
             pieces: std::collections::VecDeque::new(),
+            has_text: false,
         })
     }
 
@@ -244,10 +250,15 @@ impl Chat {
     pub(super) async fn next_piece(&mut self) -> Result<AnswerPiece, UpstreamError> {
         loop {
             if let Some(piece) = self.pieces.pop_front() {
+                self.has_text |= !piece.text.is_empty();
                 return Ok(piece);
             }
-            let next = timeout(SILENCE_MAX, self.body.frame()).await;
-            let frame = next.map_err(|_| UpstreamError::Silent(SILENCE_MAX))?;
+            let patience = match self.has_text {
+                true => PAUSE_MAX,
+                false => SILENCE_MAX,
+            };
+            let next = timeout(patience, self.body.frame()).await;
+            let frame = next.map_err(|_| UpstreamError::Silent(patience))?;
             let Some(frame) = frame else {
                 let why = "it ended in the middle of an answer".to_owned();
                 return Err(UpstreamError::Damaged(why));
@@ -292,6 +303,11 @@ fn chat_body(model: &str, request: &TextRequest) -> Value {
     if !request.stop.is_empty() {
         body.insert("stop".to_owned(), json!(request.stop));
     }
+    if request.continues {
+        // vLLM and SGLang want the first; llama-server too, and Ollama continues by itself.
+        body.insert("continue_final_message".to_owned(), json!(true));
+        body.insert("add_generation_prompt".to_owned(), json!(false));
+    }
     Value::Object(body)
 }
 
@@ -314,6 +330,8 @@ async fn collect_body(mut body: Incoming) -> Result<Vec<u8>, UpstreamError> {
 
 #[cfg(test)]
 mod tests {
+    use souk_roles::tokens::text::AnswerText;
+
     use super::*;
 
     #[test]
@@ -358,5 +376,18 @@ mod tests {
             "messages": [{ "role": "user", "content": "hi" }],
         });
         assert_eq!(body, expected);
+        let text = AnswerText {
+            content: "hello".to_owned(),
+            ..AnswerText::default()
+        };
+        let rest = request.to_rest(&text).unwrap().unwrap();
+        let expected = json!({
+            "model": "m", "stream": true, "max_tokens": 6, "seed": 3,
+            "continue_final_message": true, "add_generation_prompt": false,
+            "messages": [
+                { "role": "user", "content": "hi" }, { "role": "assistant", "content": "hello" },
+            ],
+        });
+        assert_eq!(chat_body("m", &rest), expected);
     }
 }

@@ -7,10 +7,12 @@ use serde_json::json;
 use souk_api::text_offer::TokenPrice;
 use souk_folder::config::{DeviceChoice, EndpointChoice, FORMAT, PROVIDER_TOML, ProviderFile};
 use souk_node::endpoint::Endpoint;
+use souk_node::market::Price;
 
 use super::super::node::from_endpoint;
 use super::device_text::device_text;
 use super::init::{check_is_new, check_name, store_file, to_micro_credits};
+use super::schedule::{bands_text, hours_text, parse_bands, parse_hours};
 use crate::args::{Output, ProviderInitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
@@ -18,6 +20,17 @@ use crate::show;
 
 fn absolute_path(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Returns the price of device time at which a million output tokens cost so many credits.
+pub(super) fn to_token_price(out: f64) -> Result<Price, Failure> {
+    let micro = to_micro_credits(out, "--out")?;
+    let price = TokenPrice::to_device_price(micro).filter(|price| price.0 > 0);
+    price.ok_or_else(|| {
+        let cause = format!("--out {out} is no price of a million tokens");
+        let hint = "give a multiple of 0.001 credits, such as 0.2";
+        Failure::new(Kind::Input, cause, hint)
+    })
 }
 
 /// Creates the folder of a provider that sells a model of the engine at `url`.
@@ -35,16 +48,7 @@ pub async fn create_provider(
     };
     let endpoint = Endpoint::new(&choice).map_err(from_endpoint)?;
     endpoint.check_engine().await.map_err(from_endpoint)?;
-    let out = to_micro_credits(new.out.unwrap_or_default(), "--out")?;
-    let price = TokenPrice::to_device_price(out).filter(|price| price.0 > 0);
-    let Some(price) = price else {
-        let cause = format!(
-            "--out {} is no price of a million tokens",
-            new.out.unwrap_or_default()
-        );
-        let hint = "give a multiple of 0.001 credits, such as 0.2";
-        return Err(Failure::new(Kind::Input, cause, hint));
-    };
+    let price = to_token_price(new.out.unwrap_or_default())?;
     let folder_name = folder.file_name();
     let default = folder_name.map_or("provider".into(), |name| name.to_string_lossy());
     let name = check_name(new.name.as_deref().unwrap_or(&default))?;
@@ -56,11 +60,12 @@ pub async fn create_provider(
         name = quoted(&name),
         listen = quoted(&new.listen),
         region = quoted(&String::from(new.region.unwrap_or_default())),
-        input = show::format_credits(tokens.input_per_million),
-        output = show::format_credits(tokens.output_per_million),
         price = price.0,
         device = device_text(&DeviceChoice::Endpoint(choice)),
         slots = new.slots,
+        hours = hours_text(&parse_hours(&new.limits.hours)?),
+        buyer_reputation_min = new.limits.min_reputation,
+        bands = bands_text(&parse_bands(&new.pricing.band)?),
     );
     // Reads the file back before anything relies on it.
     let path = folder.join(PROVIDER_TOML);

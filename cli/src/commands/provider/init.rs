@@ -10,9 +10,9 @@ use serde_json::json;
 use souk_api::ask::OfferView;
 use souk_folder::config::{self, FORMAT, Isolation, KEY_FILE, PROVIDER_TOML, ProviderFile};
 use souk_folder::key::NodeKey;
-use souk_folder::limits::{Hours, NoHours, ProviderLimits};
+use souk_folder::limits::ProviderLimits;
 use souk_folder::market_file::MarketFile;
-use souk_folder::pricing::{Band, Basis, Costs, Pricing, SpotShare, Strategy, propose_price};
+use souk_folder::pricing::{Basis, Costs, Pricing, SpotShare, Strategy, propose_price};
 use souk_host::{discover, power};
 use souk_network::{Network, NetworkConfig};
 use souk_node::client::broker::Broker;
@@ -23,6 +23,7 @@ use souk_vocabulary::profile::Profile;
 use super::super::device::parse_device;
 use super::device_text::device_text;
 use super::measure::{Source, describe_offer, measure_offer, open_devices, store_measurement};
+use super::schedule::{bands_text, hours_text, parse_bands, parse_hours};
 use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
@@ -166,17 +167,13 @@ fn ask_limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<ProviderLimi
         Some(mib) => Some(mib),
         None => ask_number(yes, "MiB that a job may bring, or \"all\"", "all")?,
     };
-    let span = |text: &str| -> Result<Hours, Failure> {
-        let parsed = text.parse();
-        parsed.map_err(|error: NoHours| Failure::new(Kind::Input, error, "give --hours again"))
-    };
     let hours = match args.hours.is_empty() {
-        false => args.hours.iter().map(|text| span(text)).collect(),
+        false => parse_hours(&args.hours),
         true => {
             let what = "hours at which it is sold (UTC), like 20:00-08:00";
             ask_until_valid(yes, what, "all", |answer| match answer {
                 "all" => Ok(Vec::new()),
-                hours => Ok(vec![span(hours)?]),
+                hours => parse_hours(&[hours.to_owned()]),
             })
         }
     };
@@ -252,26 +249,13 @@ fn build_pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failu
             })
         }
     };
-    let band = |text: &String| {
-        let (hours, percent) = text.split_once('=')?;
-        Some(Band {
-            hours: hours.parse().ok()?,
-            percent: percent.trim_end_matches('%').parse().ok()?,
-        })
-    };
-    let bands = args.band.iter().map(|text| {
-        band(text).ok_or_else(|| {
-            let cause = format!("\"{text}\" is not a band like 22:00-06:00=70");
-            Failure::new(Kind::Input, cause, "give --band HOURS=PERCENT again")
-        })
-    });
     let spot = args.spot.iter().map(|(notice, percent)| SpotShare {
         notice_seconds: *notice,
         percent: *percent,
     });
     let pricing = Pricing {
         strategy,
-        bands: bands.collect::<Result<_, Failure>>()?,
+        bands: parse_bands(&args.band)?,
         spot: spot.collect(),
     };
     if !pricing.has_sound_spot() {
@@ -407,18 +391,10 @@ fn format_file(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> 
         None => format!("# {name} = …"),
     };
     let device = device_text(&file.device);
-    let bands = file.pricing.bands.iter().map(|band| {
-        format!(
-            "{{ hours = {}, percent = {} }}",
-            quoted(&band.hours.to_string()),
-            band.percent
-        )
-    });
     let spot = file.pricing.spot.iter().map(|spot| {
         let (notice, percent) = (spot.notice_seconds, spot.percent);
         format!("{{ notice_seconds = {notice}, percent = {percent} }}")
     });
-    let hours = limits.hours.iter().map(|hours| quoted(&hours.to_string()));
     let names = |names: &[String]| list(names.iter().map(|name| quoted(name)).collect());
     format!(
         include_str!("provider.toml.txt"),
@@ -444,7 +420,7 @@ fn format_file(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> 
         cores = or_none("cores", limits.cores.map(u64::from)),
         memory = or_none("memory_mib", limits.memory_mib),
         outputs = or_none("outputs_mib", limits.outputs_mib),
-        hours = list(hours.collect()),
+        hours = hours_text(&limits.hours),
         classes = names(&limits.classes),
         operators = names(&limits.operators),
         wasm = limits.wasm,
@@ -458,7 +434,7 @@ fn format_file(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> 
             each.collect::<Vec<_>>().join(", ")
         },
         strategy = strategy_text(&file.pricing.strategy),
-        bands = list(bands.collect()),
+        bands = bands_text(&file.pricing.bands),
         spot = list(spot.collect()),
     )
 }

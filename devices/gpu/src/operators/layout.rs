@@ -18,18 +18,14 @@ enum PaddingMode {
     Wrapped = 4,
 }
 
-/// One dimension of a copy. Its position `i` reads the source's index `start + i * stride`.
+/// One dimension of a copy: position `i` reads index `start + i * stride` of the source.
 #[derive(Clone, Copy)]
 struct Axis {
-    /// Positions to copy.
     size: usize,
-    /// Elements between two indices of the source.
     read: usize,
-    /// Elements between two positions of the target.
     written: usize,
     start: i64,
     stride: i64,
-    /// The source's size in this dimension.
     source: usize,
     outside: PaddingMode,
 }

@@ -10,6 +10,7 @@
 //! is about to end, or if its owner closes it. A tab that ends early fails its open request, and
 //! says whether another provider can answer it.
 
+mod buying;
 mod ending;
 mod event;
 mod receipt;
@@ -21,8 +22,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use souk_market::{
-    AccountKey, Bid, Command, Credits, DeviceMicros, JobId, Lease, LeaseId, Limit, Listing,
-    MarketId, Millis, Note, Receipt, Term, TimeInForce, Units, Wants,
+    AccountKey, Command, Credits, DeviceMicros, JobId, LeaseId, Listing, MarketId, Millis, Note,
+    Receipt, Units,
 };
 use souk_memory::ContentId;
 
@@ -34,18 +35,20 @@ use crate::lease::{
     TAB_ANSWER, TAB_REQUEST, truncate_text,
 };
 
+use buying::LOOK_PERIOD;
+
 pub use event::{TabAction, TabAnswer, TabEvent, TabFailure, TabOutcome, TabStage};
 pub use receipt::BillObjection;
 
 /// How long an answer can take without any text: an engine reads a long prompt first.
 const TEXT_WAIT_MAX: Micros = Micros::from_seconds(75);
 
+/// How long text that has begun can pause: the provider gives its engine up before.
+const TEXT_PAUSE_MAX: Micros = Micros::from_seconds(25);
+
 /// How long a tab stays open without a request: an open tab costs a tenth of its price for each
 /// second, and a new one takes a purchase.
 pub const IDLE_MAX: Micros = Micros::from_seconds(2);
-
-/// A request must begin this long before the lease ends.
-const ANSWER_TIME: Millis = Millis(60_000);
 
 /// The longest silence of the provider, whose heartbeat comes every two seconds; the first message
 /// can take longer.
@@ -61,9 +64,6 @@ const RECEIPT_MAX: Micros = Micros::from_seconds(20);
 /// How long the market can still carry out a purchase without an answer.
 const UNCERTAIN_FOR: Micros = Micros::from_seconds(75);
 
-/// How often the core looks for the lease of such a purchase.
-const LOOK_PERIOD: Micros = Micros::from_seconds(1);
-
 /// The specification of a tab.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TabSpec {
@@ -77,6 +77,8 @@ pub struct TabSpec {
     pub listing: Box<Listing>,
     /// The providers not to buy from, at most [`souk_market::EXCLUDED_MAX`].
     pub excluded: Vec<AccountKey>,
+    /// Whether only the provider of the listing will do.
+    pub is_strict: bool,
     /// The id of the card that the ask sells.
     pub card: ContentId,
     /// The length of the lease.
@@ -224,8 +226,8 @@ impl TabCore {
                     self.end_early(TabFailure::NotReached(truncate_text(why)));
                 }
             }
-            TabEvent::Changed { lease, streamed } => self.on_changed(&lease, streamed),
-            TabEvent::TextArrived => self.wait_for_text(),
+            TabEvent::Changed { lease } => self.on_changed(&lease),
+            TabEvent::TextArrived { streamed } => self.on_text(streamed),
             TabEvent::TimerFired => {}
             TabEvent::EffectAnswered { ticket, answer } => {
                 if let Some(wait) = self.waits.take_wait(ticket) {
@@ -288,27 +290,6 @@ impl TabCore {
         self.terms.as_ref().expect("the lease is bought").lease
     }
 
-    /// Returns the bid for the lease.
-    fn to_bid(&self) -> Bid {
-        let listing = &self.spec.listing;
-        Bid {
-            class: listing.class,
-            wants: Wants {
-                excluded: self.spec.excluded.clone(),
-                ..Wants::default()
-            },
-            limit: Limit::Price(listing.price),
-            budget: self.spec.escrow(),
-            quantity: Units(1),
-            all_or_none: true,
-            duration: self.spec.duration,
-            start_delay_max: Millis(0),
-            term: Term::Firm,
-            tif: TimeInForce::Fok,
-            job: self.spec.job,
-        }
-    }
-
     fn on_answer(&mut self, wait: TabWait, answer: TabAnswer) {
         match (wait, answer) {
             (TabWait::Buy, TabAnswer::Bought(trade)) => self.on_bought(Terms::from(&*trade)),
@@ -334,36 +315,6 @@ impl TabCore {
             (TabWait::Settle, TabAnswer::Commanded(settled)) => self.on_settled(settled),
             (TabWait::Command, TabAnswer::Commanded(_)) => {}
             (wait, answer) => unreachable!("{answer:?} does not answer {wait:?}"),
-        }
-    }
-
-    fn on_bought(&mut self, terms: Terms) {
-        self.push_effect(TabAction::Follow(Box::new(terms.clone())));
-        let nears = Micros::from_millis(
-            terms
-                .deadline
-                .saturating_since(self.now.log)
-                .0
-                .saturating_sub(ANSWER_TIME.0),
-        );
-        self.wake_in(TabTimer::Nears, nears);
-        let provider = terms.provider;
-        self.terms = Some(terms);
-        self.stage = TabStage::Finding;
-        self.request_effect(TabAction::Find(provider), TabWait::Find);
-    }
-
-    /// Adopts the lease of a purchase without an answer, if there is one.
-    fn on_looked(&mut self, leases: &[Lease]) {
-        if let Some(lease) = leases.iter().find(|lease| lease.is_running()) {
-            return self.on_bought(Terms::from(lease));
-        }
-        match self.now.tick < self.uncertain_until {
-            true => self.wake_in(TabTimer::Look, LOOK_PERIOD),
-            false => {
-                let why = "it did not say whether it sold the tab".to_owned();
-                self.stop(TabFailure::Unreachable(why));
-            }
         }
     }
 
@@ -469,10 +420,19 @@ impl TabCore {
         }
     }
 
-    /// Waits from now on for the next text of the open answer.
+    /// Waits from now on for the first text of the open answer, or for the answer itself.
     fn wait_for_text(&mut self) {
         if self.open.is_some() && self.is_talking() {
             self.wake_in(TabTimer::Text, TEXT_WAIT_MAX);
+        }
+    }
+
+    /// Notes the text of the open answer so far, which is owed even if no more comes.
+    fn on_text(&mut self, streamed: DeviceMicros) {
+        let open = self.open.as_ref().filter(|open| open.answer.is_none());
+        if open.is_some() && self.is_talking() {
+            self.streamed = streamed;
+            self.wake_in(TabTimer::Text, TEXT_PAUSE_MAX);
         }
     }
 
@@ -561,7 +521,11 @@ impl TabCore {
             }
             TabTimer::Idle | TabTimer::Nears => self.close(),
             TabTimer::Text if self.open.is_some() && self.is_talking() => {
-                self.end_early(TabFailure::Silent(TEXT_WAIT_MAX));
+                let patience = match self.streamed.0 {
+                    0 => TEXT_WAIT_MAX,
+                    _ => TEXT_PAUSE_MAX,
+                };
+                self.end_early(TabFailure::Silent(patience));
             }
             TabTimer::Receipt if self.stage == TabStage::Finishing => {
                 self.end_early(TabFailure::Silent(RECEIPT_MAX));

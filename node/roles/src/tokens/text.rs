@@ -65,6 +65,9 @@ pub struct TextRequest {
     pub seed: Option<i64>,
     /// The strings that end the answer.
     pub stop: Vec<String>,
+    /// Whether the answer continues the last message, which is the beginning of an answer that
+    /// another provider did not end.
+    pub continues: bool,
 }
 
 /// Why an answer ended.
@@ -85,6 +88,8 @@ pub enum Finish {
     Refused,
     /// The engine has no room now, and there is no text.
     Busy,
+    /// The time of the tab was over before the answer was whole.
+    Expired,
 }
 
 /// The text of an answer, or a piece of it.
@@ -122,6 +127,9 @@ pub enum RequestFault {
     /// It has too many stop strings, or an empty or long one.
     #[error("at most {STOPS_MAX} strings of 1 to {STOP_BYTES_MAX} bytes can stop an answer")]
     Stops,
+    /// It continues a message that is no answer, or an empty one.
+    #[error("only the text of an assistant, as the last message, can be continued")]
+    Continued,
     /// A number of the sampling is out of its range.
     #[error("{name} is from {from} to {to}")]
     Sampling {
@@ -156,6 +164,10 @@ impl TextRequest {
         if self.stop.len() > STOPS_MAX || !self.stop.iter().all(is_short) {
             return Err(RequestFault::Stops);
         }
+        let is_answer = |it: &Message| it.role == Role::Assistant && !it.content.is_empty();
+        if self.continues && !self.messages.last().is_some_and(is_answer) {
+            return Err(RequestFault::Continued);
+        }
         let numbers = [
             ("temperature", self.temperature, 0, 2),
             ("top_p", self.top_p, 0, 1),
@@ -182,6 +194,31 @@ impl TextRequest {
     #[must_use]
     pub fn answer_bytes_max(&self) -> usize {
         (self.tokens_max as usize).saturating_mul(BYTES_PER_TOKEN_MAX)
+    }
+
+    /// Returns the request for the rest of an answer that broke off after `text`; none if the text
+    /// has all the tokens that the answer may have. White space at the end of the text is left out,
+    /// because chat templates drop it. Without content, the answer begins anew.
+    ///
+    /// # Errors
+    /// When the messages and the text are longer than a request can be.
+    pub fn to_rest(&self, text: &AnswerText) -> Result<Option<TextRequest>, RequestFault> {
+        let delivered = u32::try_from(text.output_tokens()).unwrap_or(u32::MAX);
+        let left = self.tokens_max.saturating_sub(delivered);
+        if left == 0 {
+            return Ok(None);
+        }
+        let mut rest = self.clone();
+        rest.tokens_max = left;
+        let content = text.content.trim_end();
+        if !content.is_empty() {
+            rest.messages.push(Message {
+                role: Role::Assistant,
+                content: content.to_owned(),
+            });
+            rest.continues = true;
+        }
+        rest.check_limits().map(|()| Some(rest))
     }
 
     /// Returns the request's bytes on the wire.
@@ -317,7 +354,7 @@ mod tests {
         for end in 0..sent.len() {
             assert_eq!(TextRequest::read(&sent[..end]), None, "{end}");
         }
-        assert_eq!(TextAnswer::read(&[7; 40]), None);
+        assert_eq!(TextAnswer::read(&[9; 40]), None);
     }
 
     #[test]
@@ -334,6 +371,39 @@ mod tests {
         let padded = text("x".repeat(1_000));
         assert_eq!(padded.count_for(&asked).output, 32);
         assert_eq!(asked.answer_bytes_max(), 1_024);
+    }
+
+    #[test]
+    fn the_rest_of_an_answer_has_the_tokens_that_are_left() {
+        let asked = request("12345678");
+        let text = |content: &str| AnswerText {
+            reasoning: "hm, hm".to_owned(),
+            content: content.to_owned(),
+        };
+        let rest = asked.to_rest(&text("a market is\n")).unwrap().unwrap();
+        assert_eq!(rest.tokens_max, 16 - 2 - 3);
+        assert!(rest.continues);
+        assert_eq!(rest.messages[1].role, Role::Assistant);
+        assert_eq!(rest.messages[1].content, "a market is");
+        assert_eq!(TextRequest::read(&rest.to_bytes()), Some(rest.clone()));
+        // Both bills together are at most twice the tokens of the request.
+        let padded = text(&"x".repeat(10_000));
+        assert_eq!(asked.to_rest(&padded), Ok(None));
+        for length in 0..200 {
+            let first = text(&"x".repeat(length));
+            let rest = asked.to_rest(&first).unwrap();
+            let second = rest.map_or(0, |rest| padded.count_for(&rest).output);
+            assert!(first.count_for(&asked).output + second <= 32, "{length}");
+        }
+        // Thoughts alone cannot be continued, so the answer begins anew.
+        let anew = asked.to_rest(&text(" \n")).unwrap().unwrap();
+        assert!(!anew.continues && anew.messages == asked.messages);
+        let mut wrong = rest;
+        wrong.messages[1].role = Role::User;
+        assert_eq!(wrong.check_limits(), Err(RequestFault::Continued));
+        let long = request(&"x".repeat(MESSAGE_BYTES_MAX - 4));
+        let long = long.to_rest(&text("a market"));
+        assert!(matches!(long, Err(RequestFault::Long(_))), "{long:?}");
     }
 
     #[test]

@@ -320,7 +320,8 @@ impl TabShell {
             // The reader is slow: it gets the rest with the whole answer.
             Err(_) => open.has_gap = true,
         }
-        Some(TabEvent::TextArrived)
+        let streamed = open.streamed.count_for(&open.asked.request).device_time();
+        Some(TabEvent::TextArrived { streamed })
     }
 
     /// Tells the provider to end an answer that nobody reads.
@@ -370,10 +371,7 @@ impl TabShell {
         if std::mem::take(&mut self.looks_again) {
             self.look_at_lease();
         }
-        let streamed = self.open.as_ref().map_or(DeviceMicros(0), |open| {
-            open.streamed.count_for(&open.asked.request).device_time()
-        });
-        lease.map(|lease| TabEvent::Changed { lease, streamed })
+        lease.map(|lease| TabEvent::Changed { lease })
     }
 
     /// Looks at the lease in the log, and once more if it changes meanwhile.

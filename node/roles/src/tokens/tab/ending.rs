@@ -110,13 +110,10 @@ impl TabCore {
         }
     }
 
-    pub(super) fn on_changed(&mut self, lease: &Lease, streamed: DeviceMicros) {
+    pub(super) fn on_changed(&mut self, lease: &Lease) {
         let is_ours = self.terms.as_ref().is_some_and(|it| it.lease == lease.id);
         if !is_ours || self.stage >= TabStage::Signing && self.stage != TabStage::Ending {
             return;
-        }
-        if self.open.is_some() {
-            self.streamed = streamed;
         }
         if let LeaseState::Closed { .. } = lease.state {
             self.cost = Some(lease.cost);

@@ -33,11 +33,12 @@ pub enum TabEvent {
     Changed {
         /// The lease.
         lease: Box<Lease>,
+    },
+    /// Text of the open answer arrived.
+    TextArrived {
         /// The device time of the open request, by the text that came so far.
         streamed: DeviceMicros,
     },
-    /// Text of the open answer arrived.
-    TextArrived,
     /// A moment that the core asked for is here.
     TimerFired,
     /// The answer to an effect.
@@ -117,6 +118,9 @@ pub enum TabFailure {
     /// The market sold no lease.
     #[error("the market sold no tab: {0}")]
     NotSold(Refusal),
+    /// Another provider placed a cheaper ask meanwhile, and sold the tab.
+    #[error("another provider than the chosen one sold the tab")]
+    OtherProvider,
     /// The market did not answer.
     #[error("the market did not answer: {0}")]
     Unreachable(String),

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use souk_market::{Acceptance, LeaseState, SigningKey};
+use souk_market::{Acceptance, Lease, LeaseState, SigningKey};
 
 use super::*;
 use crate::lease::Opening;
@@ -37,17 +37,23 @@ struct TabWorld {
 
 impl TabWorld {
     fn new() -> TabWorld {
+        TabWorld::with_spec(|_| {})
+    }
+
+    fn with_spec(change: impl FnOnce(&mut TabSpec)) -> TabWorld {
         let world = World::selling();
         let listing = world.exchange.all_asks().next().expect("it is on offer");
-        let spec = TabSpec {
+        let mut spec = TabSpec {
             market: world.exchange.market(),
             account: account(&world.buyer),
             job: JobId([8; 32]),
             listing: Box::new(listing),
             excluded: Vec::new(),
+            is_strict: false,
             card: id("card"),
             duration: Millis(300_000),
         };
+        change(&mut spec);
         let (core, effects) = TabCore::begin(spec, id("body 0"), world.now);
         TabWorld {
             world,
@@ -146,8 +152,7 @@ impl TabWorld {
         if let Some(lease) = lease.filter(|lease| self.last_seen.as_ref() != Some(lease)) {
             let lease = Box::new(lease.clone());
             self.last_seen = Some((*lease).clone());
-            let streamed = DeviceMicros(0);
-            self.on(TabEvent::Changed { lease, streamed });
+            self.on(TabEvent::Changed { lease });
             return true;
         }
         let Some(stream) = self.stream else {
@@ -419,11 +424,49 @@ fn a_provider_that_says_only_that_it_lives_is_left() {
     tab.live_without_answers(70);
     assert_eq!(tab.failures, []);
     // Text keeps it.
-    tab.on(TabEvent::TextArrived);
-    tab.live_without_answers(70);
+    let streamed = DeviceMicros(10);
+    tab.on(TabEvent::TextArrived { streamed });
+    tab.live_without_answers(20);
+    tab.on(TabEvent::TextArrived { streamed });
+    tab.live_without_answers(20);
     assert_eq!(tab.failures, []);
+    // Text that began pauses for less long than an engine reads a prompt.
     tab.live_without_answers(10);
-    assert_eq!(tab.failures, [TabFailure::Silent(TEXT_WAIT_MAX)]);
+    assert_eq!(tab.failures, [TabFailure::Silent(TEXT_PAUSE_MAX)]);
+}
+
+#[test]
+fn a_tab_of_another_provider_than_the_chosen_one_is_given_back() {
+    let mut tab = TabWorld::with_spec(|spec| {
+        spec.is_strict = true;
+        spec.listing.provider = AccountKey([9; 32]);
+    });
+    tab.settle();
+    assert_eq!(tab.failures, [TabFailure::OtherProvider]);
+    tab.live(200);
+    let (paid, cost) = paid_to_provider(tab.closed_lease());
+    assert_eq!((paid, cost), (Credits(0), Credits(0)));
+}
+
+#[test]
+fn text_that_came_before_its_provider_was_lost_is_not_disputed() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    tab.ask();
+    tab.live_without_answers(30);
+    let streamed = DeviceMicros(20_000_000);
+    tab.on(TabEvent::TextArrived { streamed });
+    let lease = tab.followed.expect("it is bought");
+    let usage = DeviceMicros(20_000_000);
+    let note = Command::NoteUsage { lease, usage };
+    tab.world.carry(&key(1), note).expect("the work has begun");
+    tab.settle_without_answers();
+    let why = "the connection is broken".to_owned();
+    tab.on(TabEvent::StreamClosed { why });
+    tab.stream = None;
+    tab.live_without_answers(200);
+    let (paid, _) = paid_to_provider(tab.closed_lease());
+    assert!(paid > Credits(0), "the text was delivered");
 }
 
 #[test]

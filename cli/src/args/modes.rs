@@ -1,0 +1,151 @@
+//! Refuses the options of a command that have no effect in the mode that its other arguments
+//! choose: an option that souk ignores would be a false promise.
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+
+#[cfg(feature = "generate")]
+use super::OpenaiArgs;
+use super::ProviderInitArgs;
+
+/// The options of `souk openai` that have an effect without a model, and the model itself.
+/// `--local` has an error of its own.
+#[cfg(feature = "generate")]
+const MARKET_OPTIONS: [&str; 5] = ["model", "listen", "cors", "budget", "local"];
+
+/// The options of `souk provider init` that have an effect with `--endpoint`.
+const ENDPOINT_OPTIONS: [&str; 13] = [
+    "yes",
+    "dry_run",
+    "name",
+    "listen",
+    "endpoint",
+    "model",
+    "out",
+    "key_file",
+    "slots",
+    "region",
+    "hours",
+    "min_reputation",
+    "band",
+];
+
+/// Checks the options of the commands that have modes.
+///
+/// # Errors
+/// With the first option that has no effect.
+pub fn check_modes(matches: &ArgMatches) -> Result<(), clap::Error> {
+    #[cfg(feature = "generate")]
+    if let Some(("openai", given)) = matches.subcommand()
+        && !given.contains_id("model")
+    {
+        let all = <OpenaiArgs as clap::Args>::augment_args(Command::new("openai"));
+        return refuse_others(&all, given, &MARKET_OPTIONS, |option| {
+            format!(
+                "{option} works only with a model that souk runs itself: name the model, or leave \
+                 {option} out; without a model, souk buys from engines by the token"
+            )
+        });
+    }
+    if let Some(("provider", provider)) = matches.subcommand()
+        && let Some(("init", given)) = provider.subcommand()
+        && given.contains_id("endpoint")
+    {
+        let all = <ProviderInitArgs as clap::Args>::augment_args(Command::new("init"));
+        return refuse_others(&all, given, &ENDPOINT_OPTIONS, |option| {
+            format!(
+                "{option} does not work with --endpoint: leave it out; it is for devices that souk \
+                 runs itself"
+            )
+        });
+    }
+    Ok(())
+}
+
+/// Refuses a given option of a command that is not allowed.
+fn refuse_others(
+    command: &Command,
+    given: &ArgMatches,
+    allowed: &[&str],
+    explain: impl Fn(&str) -> String,
+) -> Result<(), clap::Error> {
+    for option in command.get_arguments() {
+        let id = option.get_id().as_str();
+        let is_given = given.value_source(id) == Some(ValueSource::CommandLine);
+        if is_given && !allowed.contains(&id) {
+            let name = option.get_long().map(|long| format!("--{long}"));
+            let message = explain(&name.unwrap_or_else(|| id.to_owned()));
+            return Err(clap::Error::raw(
+                ErrorKind::ArgumentConflict,
+                message + "\n",
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Args;
+    use super::*;
+
+    fn check(line: &str) -> Result<(), String> {
+        let matches = Args::build_command().try_get_matches_from(line.split(' '));
+        check_modes(&matches.unwrap()).map_err(|error| error.to_string())
+    }
+
+    #[cfg(feature = "generate")]
+    #[test]
+    fn options_of_a_model_are_refused_without_one() {
+        let options = [
+            "--keep-alive 9",
+            "--sequences 2",
+            "--alias a",
+            "--embeddings",
+            "--session 64",
+            "--context 64",
+            "--draft 1",
+            "--verify 2",
+            "--threads 1",
+            "--min-providers 2",
+            "--max-providers 2",
+            "--device cpu",
+            "--emulated",
+            "--prefer cheapest",
+            "--wait 3",
+            "--out receipts",
+        ];
+        for option in options {
+            let refused = check(&format!("souk openai --budget 3 {option}")).unwrap_err();
+            let name = option.split(' ').next().unwrap();
+            assert!(refused.contains(name), "{refused}");
+            check(&format!("souk openai bundled --budget 3 {option}")).unwrap();
+        }
+        check("souk openai --budget 3 --listen 127.0.0.1:0 --cors * --json").unwrap();
+    }
+
+    #[test]
+    fn options_of_a_device_are_refused_with_an_endpoint() {
+        let line = "souk provider init --endpoint http://127.0.0.1/v1 --model m --out 1";
+        for option in [
+            "--min-price 1",
+            "--idle-percent 5",
+            "--spot 5s=40",
+            "--percent 90",
+            "--watts 3",
+            "--cores 2",
+            "--memory 100",
+            "--class cpu",
+            "--operator MatMul",
+            "--no-wasm",
+            "--power-limit x=1",
+        ] {
+            let refused = check(&format!("{line} {option}")).unwrap_err();
+            let name = option.split(' ').next().unwrap();
+            assert!(refused.contains(name), "{refused}");
+        }
+        let kept = "--yes --hours 20:00-08:00 --min-reputation 510 --band 22:00-06:00=70 --slots 3";
+        check(&format!("{line} {kept}")).unwrap();
+    }
+}

@@ -1,0 +1,75 @@
+//! `souk provider price`: shows or changes the price in a provider's file, by the device-second or,
+//! for an inference engine, by the million output tokens.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use souk_api::text_offer::TokenPrice;
+use souk_folder::config::ProviderFile;
+use souk_folder::price::{PriceError, set_price};
+use souk_node::market::Price;
+
+use super::endpoint::to_token_price;
+use super::init::to_micro_credits;
+use crate::args::Output;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::from_config;
+use crate::show;
+
+/// Shows or changes the price in the provider's file.
+pub fn show_or_set_price(
+    folder: &Path,
+    output: Output,
+    credits: Option<f64>,
+    out: Option<f64>,
+) -> Outcome {
+    let file = ProviderFile::read_folder(folder).map_err(from_config)?;
+    let sells_tokens = file.device.as_endpoint().is_some();
+    let now = match (credits, out) {
+        (None, None) => {
+            let (facts, text) = describe_price(file.price, sells_tokens);
+            show::print_result(output, &facts, &text);
+            return Ok(());
+        }
+        (Some(credits), _) if sells_tokens => {
+            let cause = format!("{credits} is no clear price: this provider sells tokens");
+            let hint = "give the price of a million output tokens, such as --out 0.25";
+            return Err(Failure::new(Kind::Usage, cause, hint));
+        }
+        (Some(credits), _) => to_micro_credits(credits, "the price")?,
+        (None, Some(out)) if sells_tokens => to_token_price(out)?.0,
+        (None, Some(_)) => {
+            let cause = "--out is a price of tokens, and this provider sells a device";
+            let hint = "give the price of a device-second: souk provider price 0.25";
+            return Err(Failure::new(Kind::Usage, cause, hint));
+        }
+    };
+    let until_now = set_price(folder, now).map_err(|error| match error {
+        PriceError::Config(error) => from_config(error),
+        made @ PriceError::Made { .. } => {
+            let hint = "change its [pricing]; strategy = \"fixed\" asks the price";
+            Failure::new(Kind::State, made, hint)
+        }
+    })?;
+    let (mut facts, text) = describe_price(now, sells_tokens);
+    let (_, before) = describe_price(until_now, sells_tokens);
+    facts["previous_price"] = json!(until_now);
+    let text = format!("{text}; until now {before}; a provider that runs asks it within seconds");
+    show::print_result(output, &facts, &text);
+    Ok(())
+}
+
+/// Describes a price of device time, by the token if those are sold.
+fn describe_price(price: u64, sells_tokens: bool) -> (Value, String) {
+    if !sells_tokens {
+        let text = format!("{} credits a device-second", show::format_credits(price));
+        return (json!({ "price": price }), text);
+    }
+    let tokens = TokenPrice::from(Price(price));
+    let text = format!(
+        "{} credits a million output tokens and {} a million input tokens",
+        show::format_credits(tokens.output_per_million),
+        show::format_credits(tokens.input_per_million)
+    );
+    (json!({ "price": price, "tokens": tokens }), text)
+}

@@ -1,0 +1,493 @@
+//! The buyer's router: decides which open tab or which offer answers a request for a text, and what
+//! follows a failure.
+//!
+//! A request goes to an open tab that is free, the one whose last conversation begins most like the
+//! request. If there is none, the router draws among the offers that suit, each with a weight of 1
+//! by the square of its price, and buys a tab. A provider that failed is left alone for a time that
+//! grows with each failure, as long as another one is healthy. A request is tried at three
+//! providers before its first text; if an answer breaks off later, its rest is tried at others too.
+//!
+//! The shell tells the core the time, the free tabs, the asks in the book, and a seed.
+
+mod health;
+mod prefix;
+mod rules;
+mod seen_offers;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use souk_market::{AccountKey, EXCLUDED_MAX, Listing, Price};
+
+use crate::clock::Micros;
+use crate::tokens::text::Message;
+use health::HealthTable;
+use prefix::Prefix;
+use seen_offers::SeenOffers;
+
+pub use rules::{Misfit, OfferTerms, RouteSort, RoutingRules};
+
+/// The tries of a request without text between them.
+pub const TRIES_MAX: u32 = 3;
+
+/// How often an answer can go on at another provider.
+pub const CONTINUATIONS_MAX: u32 = 4;
+
+/// The tabs that close before they begin a request, until it fails.
+const CLOSINGS_MAX: u32 = 8;
+
+/// The most open tabs of a router: more requests wait.
+pub const TABS_MAX: usize = 256;
+
+/// A model whose last tab was sold this long ago is sold out, and not unknown.
+pub const SOLD_LATELY: Micros = Micros::from_seconds(600);
+
+/// An answer with fewer tokens says nothing about the speed.
+const MEASURED_TOKENS_MIN: u64 = 16;
+
+/// The scale of weights: a ratio of prices is a fraction of this.
+const WEIGHT_SCALE: u128 = 1 << 16;
+
+/// A tab of the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TabId(pub u64);
+
+/// The tabs that can take a request now, and their providers.
+pub type FreeTabs = BTreeMap<TabId, AccountKey>;
+
+/// A request on its way to an answer.
+#[derive(Clone, Debug)]
+pub struct Route {
+    model: String,
+    rules: RoutingRules,
+    prefix: Prefix,
+    /// The providers that failed at it.
+    failed: Vec<AccountKey>,
+    tries: u32,
+    closings: u32,
+    continuations: u32,
+    /// Whether the next provider must continue a text.
+    continues: bool,
+    seed: u64,
+    draws: u64,
+}
+
+/// The next step of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RouteStep {
+    /// Send it over this tab.
+    UseTab(TabId),
+    /// Look at the book, and plan again with its asks.
+    LookUp,
+    /// Buy a tab from this ask.
+    Buy(Box<TabPurchase>),
+    /// Wait until a tab is free or the book changes, and plan again.
+    Wait,
+    /// Nothing can answer it now.
+    GiveUp(NoRoute),
+}
+
+/// A tab to buy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TabPurchase {
+    /// The ask.
+    pub listing: Listing,
+    /// The providers not to buy from.
+    pub excluded: Vec<AccountKey>,
+    /// Whether no other provider than that of the ask will do.
+    pub is_strict: bool,
+}
+
+/// Why no offer can answer a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoRoute {
+    /// The book has no ask for the model, and had none lately.
+    Unsold,
+    /// All slots of the offers that suit are taken.
+    SoldOut,
+    /// The book has asks for the model, and none suits: how many do not, by cause.
+    Unsuitable(BTreeMap<Misfit, u32>),
+}
+
+/// How a provider failed at a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteFailure {
+    /// Its engine has no room now.
+    Busy,
+    /// It could not be reached, or broke off.
+    Failed,
+    /// Its engine did not continue the text of another one.
+    NotContinued,
+    /// The tab was over before it began the request, which says nothing about the provider.
+    TabOver,
+}
+
+/// The core of a router.
+#[derive(Clone, Debug, Default)]
+pub struct RouterCore {
+    tabs: BTreeMap<TabId, TabRecord>,
+    next_tab: u64,
+    health: HealthTable,
+    seen: SeenOffers,
+}
+
+#[derive(Clone, Debug)]
+struct TabRecord {
+    model: String,
+    /// The terms that it was bought at. The provider can be another, cheaper one.
+    terms: OfferTerms,
+    /// The conversation that its engine read last.
+    prefix: Prefix,
+    /// Whether it takes no further requests, and waits only for its end.
+    is_ending: bool,
+}
+
+/// A tab or an offer that suits a request.
+struct Candidate {
+    place: Place,
+    /// The place in the request's own order, the first one least.
+    rank: (usize, u64),
+    price: Price,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    Tab(TabId, u64),
+    Offer(usize),
+}
+
+impl Route {
+    /// Begins the way of a request. The seed decides its draws.
+    #[must_use]
+    pub fn new(model: &str, messages: &[Message], rules: RoutingRules, seed: u64) -> Route {
+        Route {
+            model: model.to_owned(),
+            rules,
+            prefix: Prefix::of_messages(messages),
+            failed: Vec::new(),
+            tries: 0,
+            closings: 0,
+            continuations: 0,
+            continues: false,
+            seed,
+            draws: 0,
+        }
+    }
+
+    /// Returns the model that it is for.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Returns the providers that failed at it.
+    #[must_use]
+    pub fn failed(&self) -> &[AccountKey] {
+        &self.failed
+    }
+
+    /// Notes that text came, so that the next failure is the first one again.
+    pub fn on_text(&mut self) {
+        (self.tries, self.closings) = (0, 0);
+    }
+
+    /// Begins the search for a provider that answers the rest. Returns whether the answer can go on
+    /// once more. Without `continues`, the rest begins anew.
+    pub fn begin_rest(&mut self, continues: bool) -> bool {
+        self.continues = continues;
+        self.continuations += 1;
+        self.continuations <= CONTINUATIONS_MAX
+    }
+
+    /// Returns whether it is for the rest of an answer.
+    #[must_use]
+    pub fn is_rest(&self) -> bool {
+        self.continuations > 0
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.draws += 1;
+        // SplitMix64: the draws of near seeds are independent.
+        let step = self.draws.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.seed.wrapping_add(step);
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)) % below
+    }
+}
+
+impl RouterCore {
+    /// Plans the next step of a request by the tabs alone, or by the tabs and the model's asks in
+    /// the book if you have just read them.
+    #[must_use]
+    pub fn plan_step(
+        &mut self,
+        now: Micros,
+        route: &mut Route,
+        free: &FreeTabs,
+        asks: Option<&[Listing]>,
+    ) -> RouteStep {
+        let Some(asks) = asks else {
+            let tabs = self.tab_candidates(now, route, free);
+            return match route.rules.is_ordered() {
+                // An offer can come before a tab.
+                true => RouteStep::LookUp,
+                false => self.choose(route, tabs, &[]).unwrap_or(RouteStep::LookUp),
+            };
+        };
+        for ask in asks {
+            self.seen.on_seen(now, &route.model, OfferTerms::from(ask));
+        }
+        let mut candidates = self.tab_candidates(now, route, free);
+        let mut misfits = BTreeMap::new();
+        let mut cooling = Vec::new();
+        for (at, ask) in asks.iter().enumerate() {
+            let offer = OfferTerms::from(ask);
+            let misfit = self.find_misfit(now, route, &offer);
+            let misfit = misfit.or_else(|| {
+                let cheaper = cheaper_providers(asks, at, &route.failed);
+                (cheaper.len() > EXCLUDED_MAX).then_some(Misfit::OutOfReach)
+            });
+            if let Some(misfit) = misfit {
+                *misfits.entry(misfit).or_default() += 1;
+                continue;
+            }
+            let candidate = self.to_candidate(route, Place::Offer(at), &offer);
+            match self.health.find(offer.provider).is_healthy(now) {
+                true => candidates.push(candidate),
+                false => cooling.push((self.health.find(offer.provider).cools_until, candidate)),
+            }
+        }
+        if self.tabs.len() >= TABS_MAX {
+            candidates.retain(|it| matches!(it.place, Place::Tab(..)));
+            cooling.clear();
+        }
+        if candidates.is_empty() {
+            // All are left alone: the one that recovers first is better than none.
+            let first = cooling.into_iter().min_by_key(|(until, _)| *until);
+            candidates.extend(first.map(|(_, candidate)| candidate));
+        }
+        match self.choose(route, candidates, asks) {
+            Some(step) => step,
+            None => self.explain_lack(now, route, asks, misfits),
+        }
+    }
+
+    /// Notes a tab that is being bought for a request.
+    pub fn on_tab_opened(&mut self, route: &Route, listing: &Listing) -> TabId {
+        let id = TabId(self.next_tab);
+        self.next_tab += 1;
+        let tab = TabRecord {
+            model: route.model.clone(),
+            terms: OfferTerms::from(listing),
+            prefix: route.prefix.clone(),
+            is_ending: false,
+        };
+        self.tabs.insert(id, tab);
+        id
+    }
+
+    /// Notes that a request went over a tab.
+    pub fn on_tab_used(&mut self, tab: TabId, route: &Route) {
+        if let Some(tab) = self.tabs.get_mut(&tab) {
+            tab.prefix = route.prefix.clone();
+        }
+    }
+
+    /// Notes that a tab is over.
+    pub fn on_tab_over(&mut self, tab: TabId) {
+        self.tabs.remove(&tab);
+    }
+
+    /// Notes the first text of an answer, `after` the request was sent over its tab.
+    pub fn on_first_text(&mut self, now: Micros, provider: AccountKey, after: Micros) {
+        self.health.on_first_text(now, provider, after);
+    }
+
+    /// Notes a whole answer: its tokens, and the time from the first to the last one.
+    pub fn on_answered(&mut self, now: Micros, provider: AccountKey, tokens: u64, took: Micros) {
+        let is_enough = tokens >= MEASURED_TOKENS_MIN;
+        let each = || Micros(took.0.saturating_mul(1_000) / tokens);
+        let measured = is_enough.then(each);
+        self.health.on_answered(now, provider, measured);
+    }
+
+    /// Notes a failure at a tab. The provider is none if the tab was not bought. Returns whether
+    /// the request can be tried again.
+    #[must_use]
+    pub fn on_failed(
+        &mut self,
+        now: Micros,
+        route: &mut Route,
+        tab: TabId,
+        provider: Option<AccountKey>,
+        failure: RouteFailure,
+    ) -> bool {
+        let ends_tab = matches!(failure, RouteFailure::Failed | RouteFailure::TabOver);
+        if let Some(tab) = self.tabs.get_mut(&tab).filter(|_| ends_tab) {
+            tab.is_ending = true;
+        }
+        match (provider, failure) {
+            (None, _) | (_, RouteFailure::TabOver) => route.closings += 1,
+            (Some(provider), failure) => {
+                self.health.on_failed(now, provider, failure);
+                route.tries += 1;
+                if !route.failed.contains(&provider) {
+                    route.failed.push(provider);
+                }
+            }
+        }
+        let tries_max = match route.rules.is_single_try() {
+            true => 1,
+            false => TRIES_MAX,
+        };
+        route.tries < tries_max
+            && route.closings < CLOSINGS_MAX
+            && route.failed.len() < EXCLUDED_MAX
+    }
+
+    /// Returns why an offer does not suit a request; none if it does.
+    fn find_misfit(&self, now: Micros, route: &Route, offer: &OfferTerms) -> Option<Misfit> {
+        if let Some(misfit) = route.rules.find_misfit(offer) {
+            return Some(misfit);
+        }
+        if route.failed.contains(&offer.provider) {
+            return Some(Misfit::Failed);
+        }
+        let can_continue = self.health.find(offer.provider).can_continue(now);
+        (route.continues && !can_continue).then_some(Misfit::NoContinuation)
+    }
+
+    /// Returns the free tabs of healthy providers that suit a request.
+    fn tab_candidates(&self, now: Micros, route: &Route, free: &FreeTabs) -> Vec<Candidate> {
+        let candidate = |(id, provider): (&TabId, &AccountKey)| {
+            let tab = self.tabs.get(id)?;
+            let terms = self.to_tab_terms(tab, *provider);
+            let is_healthy = self.health.find(*provider).is_healthy(now);
+            let suits = tab.model == route.model
+                && !tab.is_ending
+                && is_healthy
+                && self.find_misfit(now, route, &terms).is_none();
+            let shared = tab.prefix.shared_bytes(&route.prefix);
+            suits.then(|| self.to_candidate(route, Place::Tab(*id, shared), &terms))
+        };
+        free.iter().filter_map(candidate).collect()
+    }
+
+    /// Returns the terms of a tab at the provider that sold it.
+    fn to_tab_terms(&self, tab: &TabRecord, provider: AccountKey) -> OfferTerms {
+        let mut terms = tab.terms.clone();
+        if provider != terms.provider {
+            let seen = self.seen.find(&tab.model, provider);
+            terms.name = seen.map(|seen| seen.name.clone()).unwrap_or_default();
+            terms.provider = provider;
+        }
+        terms
+    }
+
+    fn to_candidate(&self, route: &Route, place: Place, offer: &OfferTerms) -> Candidate {
+        let health = self.health.find(offer.provider);
+        // A provider that was never measured comes first, so that it is.
+        let measured = |figure: Option<Micros>| figure.map_or(0, |it| it.0);
+        let figure = match route.rules.sort {
+            None => 0,
+            Some(RouteSort::Price) => offer.price.0,
+            Some(RouteSort::Throughput) => measured(health.thousand_tokens),
+            Some(RouteSort::Latency) => measured(health.first_text),
+        };
+        Candidate {
+            place,
+            rank: (route.rules.order_place(offer), figure),
+            price: offer.price,
+        }
+    }
+
+    /// Chooses among the candidates of the first rank: the tab with the longest prefix, or an offer
+    /// by a draw.
+    fn choose(
+        &self,
+        route: &mut Route,
+        mut candidates: Vec<Candidate>,
+        asks: &[Listing],
+    ) -> Option<RouteStep> {
+        let first = candidates.iter().map(|it| it.rank).min()?;
+        candidates.retain(|it| it.rank == first);
+        let tabs = candidates.iter().filter_map(|it| match it.place {
+            Place::Tab(id, shared) => Some((shared, std::cmp::Reverse((it.price, id)))),
+            Place::Offer(_) => None,
+        });
+        if let Some((_, std::cmp::Reverse((_, id)))) = tabs.max() {
+            return Some(RouteStep::UseTab(id));
+        }
+        let prices: Vec<Price> = candidates.iter().map(|it| it.price).collect();
+        let Place::Offer(at) = candidates[draw_by_price(route, &prices)].place else {
+            unreachable!("there is no tab among them");
+        };
+        Some(RouteStep::Buy(Box::new(TabPurchase {
+            listing: asks[at].clone(),
+            excluded: cheaper_providers(asks, at, &route.failed),
+            is_strict: route.rules.is_strict(),
+        })))
+    }
+
+    fn explain_lack(
+        &self,
+        now: Micros,
+        route: &Route,
+        asks: &[Listing],
+        misfits: BTreeMap<Misfit, u32>,
+    ) -> RouteStep {
+        let can_free = |tab: &TabRecord| {
+            tab.model == route.model
+                && !tab.is_ending
+                && self.find_misfit(now, route, &tab.terms).is_none()
+        };
+        if self.tabs.len() >= TABS_MAX || self.tabs.values().any(can_free) {
+            return RouteStep::Wait;
+        }
+        let is_gone = |offer: &OfferTerms| asks.iter().all(|ask| ask.provider != offer.provider);
+        let mut lately = self.seen.iter_lately(now, &route.model);
+        let suits = lately.any(|it| is_gone(it) && self.find_misfit(now, route, it).is_none());
+        RouteStep::GiveUp(match (misfits.is_empty(), suits) {
+            (_, true) => NoRoute::SoldOut,
+            (true, false) => NoRoute::Unsold,
+            (false, false) => NoRoute::Unsuitable(misfits),
+        })
+    }
+}
+
+/// Returns the providers that a bid at the price of an ask must exclude to buy from that ask: those
+/// that failed, and those of the asks that come before it in the book. There can be more of them
+/// than a bid can name.
+fn cheaper_providers(asks: &[Listing], at: usize, failed: &[AccountKey]) -> Vec<AccountKey> {
+    let chosen = &asks[at];
+    let mut excluded = failed.to_vec();
+    for ask in asks {
+        let is_before = (ask.price, ask.order) < (chosen.price, chosen.order);
+        let is_other = ask.class == chosen.class && ask.provider != chosen.provider;
+        if is_before && is_other && !excluded.contains(&ask.provider) {
+            excluded.push(ask.provider);
+        }
+    }
+    excluded
+}
+
+/// Draws one of these prices, each with a weight of 1 by its square.
+fn draw_by_price(route: &mut Route, prices: &[Price]) -> usize {
+    let least = prices.iter().map(|price| price.0.max(1)).min().unwrap_or(1);
+    let weight = |price: &Price| {
+        let share = u128::from(least) * WEIGHT_SCALE / u128::from(price.0.max(1));
+        u64::try_from((share * share).max(1)).expect("it is at most 2^32")
+    };
+    let weights: Vec<u64> = prices.iter().map(weight).collect();
+    let mut drawn = route.draw(weights.iter().sum::<u64>().max(1));
+    for (at, weight) in weights.iter().enumerate() {
+        if drawn < *weight {
+            return at;
+        }
+        drawn -= weight;
+    }
+    unreachable!("the draw is below the sum")
+}

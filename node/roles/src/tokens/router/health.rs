@@ -1,0 +1,129 @@
+//! What a router knows of each provider: whether it failed lately, and how fast it answered.
+
+use std::collections::BTreeMap;
+
+use souk_market::AccountKey;
+
+use super::RouteFailure;
+use crate::clock::Micros;
+
+/// The most providers that a router remembers; it forgets the one that it used longest ago.
+const PROVIDERS_MAX: usize = 1_024;
+
+/// How long a provider is left alone after its first failure, and at most.
+const FAILURE_COOLING: Micros = Micros::from_seconds(2);
+const FAILURE_COOLING_MAX: Micros = Micros::from_seconds(300);
+
+/// The same for a provider whose engine has no room now: it has some again soon.
+const BUSY_COOLING: Micros = Micros::from_millis(500);
+const BUSY_COOLING_MAX: Micros = Micros::from_seconds(30);
+
+/// How long no answers are continued at a provider whose engine did not continue one: its owner can
+/// start another engine.
+const NO_CONTINUATION: Micros = Micros::from_seconds(600);
+
+/// The share of a new measurement in the average: a quarter.
+const AVERAGE_SHARE: u64 = 4;
+
+/// The providers that a router has used.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HealthTable(BTreeMap<AccountKey, ProviderHealth>);
+
+/// What is known of one provider.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ProviderHealth {
+    used_at: Micros,
+    /// The failures since the last whole answer.
+    failures: u32,
+    /// Until when it is left alone.
+    pub(super) cools_until: Micros,
+    /// Until when it continues no answers.
+    continues_from: Micros,
+    /// The time to the first text.
+    pub(super) first_text: Option<Micros>,
+    /// The time for a thousand tokens.
+    pub(super) thousand_tokens: Option<Micros>,
+}
+
+impl ProviderHealth {
+    /// Returns whether it did not fail lately.
+    pub(super) fn is_healthy(&self, now: Micros) -> bool {
+        self.cools_until <= now
+    }
+
+    /// Returns whether its engine may continue answers.
+    pub(super) fn can_continue(&self, now: Micros) -> bool {
+        self.continues_from <= now
+    }
+}
+
+impl HealthTable {
+    /// Returns what is known of a provider.
+    pub(super) fn find(&self, provider: AccountKey) -> ProviderHealth {
+        self.0.get(&provider).copied().unwrap_or_default()
+    }
+
+    /// Notes a failure. Those that come while a provider is left alone belong to the same trouble,
+    /// and lengthen nothing.
+    pub(super) fn on_failed(&mut self, now: Micros, provider: AccountKey, failure: RouteFailure) {
+        let health = self.touch(now, provider);
+        let (first, most) = match failure {
+            RouteFailure::Failed => (FAILURE_COOLING, FAILURE_COOLING_MAX),
+            RouteFailure::Busy => (BUSY_COOLING, BUSY_COOLING_MAX),
+            RouteFailure::NotContinued => {
+                health.continues_from = now.plus(NO_CONTINUATION);
+                return;
+            }
+            RouteFailure::TabOver => return,
+        };
+        if health.is_healthy(now) {
+            let doubled = 1_u64 << health.failures.min(20);
+            let cooling = Micros(first.0.saturating_mul(doubled).min(most.0));
+            health.cools_until = now.plus(cooling);
+            health.failures = health.failures.saturating_add(1);
+        }
+    }
+
+    pub(super) fn on_first_text(&mut self, now: Micros, provider: AccountKey, after: Micros) {
+        let health = self.touch(now, provider);
+        health.first_text = Some(average(health.first_text, after));
+    }
+
+    /// Notes a whole answer, and the time for a thousand of its tokens if it had enough of them.
+    pub(super) fn on_answered(
+        &mut self,
+        now: Micros,
+        provider: AccountKey,
+        thousand_tokens: Option<Micros>,
+    ) {
+        let health = self.touch(now, provider);
+        (health.failures, health.cools_until) = (0, Micros(0));
+        if let Some(took) = thousand_tokens {
+            health.thousand_tokens = Some(average(health.thousand_tokens, took));
+        }
+    }
+
+    fn touch(&mut self, now: Micros, provider: AccountKey) -> &mut ProviderHealth {
+        if self.0.len() >= PROVIDERS_MAX && !self.0.contains_key(&provider) {
+            let oldest = self.0.iter().min_by_key(|(_, health)| health.used_at);
+            if let Some(oldest) = oldest.map(|(provider, _)| *provider) {
+                self.0.remove(&oldest);
+            }
+        }
+        let health = self.0.entry(provider).or_default();
+        health.used_at = now;
+        health
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+fn average(before: Option<Micros>, now: Micros) -> Micros {
+    match before {
+        None => now,
+        Some(Micros(before)) => Micros(before - before / AVERAGE_SHARE + now.0 / AVERAGE_SHARE),
+    }
+}

@@ -1,0 +1,171 @@
+//! The rules that a request gives for its routing, in the terms of OpenRouter's `provider` object.
+
+use souk_market::{AccountKey, Listing, Name, Permille, Price};
+
+use crate::tokens::counting::TokenPrice;
+
+/// The most that an idle second of a tab can cost, in thousandths of a second's price: an ask that
+/// wants more than the usual reserve is not bought.
+const IDLE_MAX: Permille = Permille(100);
+
+/// The order in which offers are tried, in place of a draw by price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteSort {
+    /// The cheapest first.
+    Price,
+    /// The most tokens a second first, as this buyer measured them.
+    Throughput,
+    /// The shortest time to the first text first, as this buyer measured it.
+    Latency,
+}
+
+/// The rules of a request. A provider is named by its account, or by the name that it registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoutingRules {
+    /// The providers to try first, in this order.
+    pub order: Vec<String>,
+    /// The only providers that will do; empty for all.
+    pub only: Vec<String>,
+    /// The providers that will not do.
+    pub ignore: Vec<String>,
+    /// How the others are ordered; none for a draw.
+    pub sort: Option<RouteSort>,
+    /// The most for a million input tokens, in micro-credits.
+    pub input_price_max: Option<u64>,
+    /// The most for a million output tokens, in micro-credits.
+    pub output_price_max: Option<u64>,
+    /// Whether others than the ordered ones will do, or than the first one if none is ordered.
+    pub allows_fallbacks: bool,
+}
+
+/// The terms of an offer that rules speak of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferTerms {
+    /// The provider.
+    pub provider: AccountKey,
+    /// Its name.
+    pub name: Name,
+    /// Its price.
+    pub price: Price,
+    /// The price of an idle second, in thousandths of the price.
+    pub idle: Permille,
+}
+
+/// Why an offer does not suit a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Misfit {
+    /// The request ignores the provider.
+    Ignored,
+    /// The request names others only.
+    NotNamed,
+    /// It costs more than the request allows.
+    Price,
+    /// A second without a request costs more than a tenth of its price.
+    Idle,
+    /// The provider failed at this request.
+    Failed,
+    /// The provider's engine did not continue an answer lately.
+    NoContinuation,
+    /// So many providers are cheaper that a bid cannot name them all.
+    OutOfReach,
+}
+
+impl Default for RoutingRules {
+    fn default() -> Self {
+        RoutingRules {
+            order: Vec::new(),
+            only: Vec::new(),
+            ignore: Vec::new(),
+            sort: None,
+            input_price_max: None,
+            output_price_max: None,
+            allows_fallbacks: true,
+        }
+    }
+}
+
+impl From<&Listing> for OfferTerms {
+    fn from(listing: &Listing) -> Self {
+        OfferTerms {
+            provider: listing.provider,
+            name: listing.name.clone(),
+            price: listing.price,
+            idle: listing.idle,
+        }
+    }
+}
+
+impl OfferTerms {
+    /// Returns whether a word is the provider's account, or its name in any case.
+    #[must_use]
+    pub fn is_named_by(&self, word: &str) -> bool {
+        self.name.as_str().eq_ignore_ascii_case(word) || self.provider.to_string() == word
+    }
+
+    fn is_among(&self, words: &[String]) -> bool {
+        words.iter().any(|word| self.is_named_by(word))
+    }
+}
+
+impl RoutingRules {
+    /// Returns whether the order of offers is that of the rules, and no draw.
+    pub(super) fn is_ordered(&self) -> bool {
+        !self.order.is_empty() || self.sort.is_some()
+    }
+
+    /// Returns whether another provider will not do, even a cheaper one.
+    pub(super) fn is_strict(&self) -> bool {
+        let names = [&self.order, &self.only, &self.ignore];
+        let is_by_price = matches!(self.sort, None | Some(RouteSort::Price));
+        names.iter().any(|names| !names.is_empty()) || !is_by_price
+    }
+
+    /// Returns whether only one provider may be tried.
+    pub(super) fn is_single_try(&self) -> bool {
+        !self.allows_fallbacks && self.order.is_empty()
+    }
+
+    /// Returns the place of an offer in the order; the offers without one share the last place.
+    pub(super) fn order_place(&self, offer: &OfferTerms) -> usize {
+        let place = self.order.iter().position(|word| offer.is_named_by(word));
+        place.unwrap_or(self.order.len())
+    }
+
+    /// Returns why an offer does not suit; none if it does.
+    #[must_use]
+    pub fn find_misfit(&self, offer: &OfferTerms) -> Option<Misfit> {
+        let price = TokenPrice::from(offer.price);
+        let is_over = |price: u64, max: Option<u64>| max.is_some_and(|max| price > max);
+        if offer.is_among(&self.ignore) {
+            return Some(Misfit::Ignored);
+        }
+        if !self.only.is_empty() && !offer.is_among(&self.only) {
+            return Some(Misfit::NotNamed);
+        }
+        if !self.allows_fallbacks && !self.order.is_empty() && !offer.is_among(&self.order) {
+            return Some(Misfit::NotNamed);
+        }
+        if is_over(price.input_per_million, self.input_price_max)
+            || is_over(price.output_per_million, self.output_price_max)
+        {
+            return Some(Misfit::Price);
+        }
+        (offer.idle > IDLE_MAX).then_some(Misfit::Idle)
+    }
+}
+
+impl Misfit {
+    /// Returns what to say of one offer or several, after their number.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Misfit::Ignored => "ignored by provider.ignore",
+            Misfit::NotNamed => "not named by provider.only or provider.order",
+            Misfit::Price => "above provider.max_price",
+            Misfit::Idle => "too dear while a tab is idle",
+            Misfit::Failed => "of a provider that failed at this request",
+            Misfit::NoContinuation => "of an engine that does not continue answers",
+            Misfit::OutOfReach => "dearer than 16 others",
+        }
+    }
+}

@@ -1,0 +1,525 @@
+//! The router in scripts of one thing each, and beside a naive model in histories that a seed draws.
+
+use std::collections::BTreeSet;
+
+use souk_market::{
+    BuyerFilter, Class, Credits, DeviceId, Millis, OrderId, Permille, Resources, Units,
+};
+
+use super::*;
+use crate::session::tests::model::Dice;
+use crate::tokens::card::TextCard;
+use crate::tokens::text::Role;
+
+const MODEL: &str = "qwen/qwen3-8b";
+const NOW: Micros = Micros::from_seconds(1_000);
+
+fn account(number: u8) -> AccountKey {
+    AccountKey([number; 32])
+}
+
+/// The ask of a provider, at a price. Its name is `p` and the provider's number.
+fn ask(number: u8, price: u64) -> Listing {
+    let resources: Resources = TextCard::new(MODEL).unwrap().to_resources();
+    Listing {
+        order: OrderId(u64::from(number)),
+        provider: account(number),
+        name: format!("p{number}").as_str().try_into().unwrap(),
+        reputation: Permille(500),
+        stake: Credits(0),
+        device: DeviceId(0),
+        class: Class::clone(&resources.class()),
+        resources,
+        price: Price(price),
+        quantity: Units(1),
+        duration_min: Millis(0),
+        duration_max: Millis(300_000),
+        notice: Millis(0),
+        spot: Vec::new(),
+        idle: Permille(100),
+        accepts: BuyerFilter::default(),
+        resale: None,
+    }
+}
+
+fn message(content: &str) -> Message {
+    Message {
+        role: Role::User,
+        content: content.to_owned(),
+    }
+}
+
+fn route(rules: RoutingRules, seed: u64) -> Route {
+    Route::new(MODEL, &[message("what is a market")], rules, seed)
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// The provider from which a tab is bought.
+fn bought(step: RouteStep) -> AccountKey {
+    match step {
+        RouteStep::Buy(purchase) => purchase.listing.provider,
+        step => panic!("it buys nothing: {step:?}"),
+    }
+}
+
+fn plan(core: &mut RouterCore, route: &mut Route, asks: &[Listing]) -> RouteStep {
+    core.plan_step(NOW, route, &FreeTabs::new(), Some(asks))
+}
+
+#[test]
+fn offers_are_drawn_by_one_over_the_square_of_their_price() {
+    let asks = [ask(1, 100), ask(2, 200), ask(3, 400)];
+    let mut counts = [0_u32; 3];
+    for seed in 0..21_000 {
+        let mut route = route(RoutingRules::default(), seed);
+        let step = plan(&mut RouterCore::default(), &mut route, &asks);
+        counts[usize::from(bought(step).0[0]) - 1] += 1;
+    }
+    // 16 : 4 : 1, within four standard deviations.
+    for (count, expected) in counts.into_iter().zip([16_000_u32, 4_000, 1_000]) {
+        assert!(count.abs_diff(expected) < 260, "{counts:?}");
+    }
+    // The same seed draws the same.
+    let drawn = |seed| {
+        let mut route = route(RoutingRules::default(), seed);
+        bought(plan(&mut RouterCore::default(), &mut route, &asks))
+    };
+    assert!((0..50).all(|seed| drawn(seed) == drawn(seed)));
+}
+
+#[test]
+fn a_bid_excludes_the_cheaper_ones_so_that_the_drawn_one_sells() {
+    let asks: Vec<Listing> = (1..=20).map(|it| ask(it, 100 + u64::from(it))).collect();
+    let only = |name: &str| RoutingRules {
+        only: words(&[name]),
+        ..RoutingRules::default()
+    };
+    let mut core = RouterCore::default();
+    let RouteStep::Buy(purchase) = plan(&mut core, &mut route(only("p5"), 0), &asks) else {
+        panic!("it is on offer");
+    };
+    let cheaper: Vec<AccountKey> = (1..=4).map(account).collect();
+    assert_eq!(purchase.excluded, cheaper);
+    assert!(purchase.is_strict);
+    // A bid names at most 16.
+    assert!(matches!(
+        plan(&mut core, &mut route(only("P17"), 0), &asks),
+        RouteStep::Buy(_)
+    ));
+    let far = plan(&mut core, &mut route(only("p18"), 0), &asks);
+    let RouteStep::GiveUp(NoRoute::Unsuitable(misfits)) = far else {
+        panic!("{far:?}");
+    };
+    assert_eq!(misfits.get(&Misfit::OutOfReach), Some(&1));
+    assert_eq!(misfits.get(&Misfit::NotNamed), Some(&19));
+}
+
+#[test]
+fn the_tab_that_read_most_of_the_conversation_comes_first() {
+    let mut core = RouterCore::default();
+    let opening = |core: &mut RouterCore, messages: &[Message], number| {
+        let route = Route::new(MODEL, messages, RoutingRules::default(), 0);
+        core.on_tab_opened(&route, &ask(number, 100))
+    };
+    let (system, question) = (message("be short"), message("what is a market"));
+    let other = opening(&mut core, &[message("hello")], 1);
+    let same = opening(&mut core, &[system.clone(), question.clone()], 2);
+    let near = opening(&mut core, std::slice::from_ref(&system), 3);
+    let all = FreeTabs::from([(other, account(1)), (same, account(2)), (near, account(3))]);
+    let asked = [system, question, message("and a bid")];
+    let mut next = Route::new(MODEL, &asked, RoutingRules::default(), 0);
+    let mut use_tab = |core: &mut RouterCore, free: &FreeTabs| {
+        let step = core.plan_step(NOW, &mut next, free, None);
+        match step {
+            RouteStep::UseTab(tab) => Some(tab),
+            _ => None,
+        }
+    };
+    assert_eq!(use_tab(&mut core, &all), Some(same));
+    let mut free = all.clone();
+    free.remove(&same);
+    assert_eq!(use_tab(&mut core, &free), Some(near));
+    // A provider that failed loses its turn, and a tab that is over is none.
+    let mut failing = route(RoutingRules::default(), 0);
+    let failed = RouteFailure::Failed;
+    assert!(core.on_failed(NOW, &mut failing, near, Some(account(3)), failed));
+    assert_eq!(use_tab(&mut core, &free), Some(other));
+    core.on_tab_over(other);
+    assert_eq!(use_tab(&mut core, &free), None);
+}
+
+#[test]
+fn rules_choose_the_offers_and_their_order() {
+    let asks = [ask(1, 100), ask(2, 200), ask(3, 400)];
+    let mut core = RouterCore::default();
+    let mut choose = |rules: &RoutingRules, seed| {
+        let step = plan(&mut core, &mut route(rules.clone(), seed), &asks);
+        match step {
+            RouteStep::Buy(purchase) => Some(purchase.listing.provider.0[0]),
+            _ => None,
+        }
+    };
+    let any = RoutingRules::default();
+    let cases = [
+        (
+            RoutingRules {
+                order: words(&["p3", "p2"]),
+                ..any.clone()
+            },
+            3,
+        ),
+        (
+            RoutingRules {
+                sort: Some(RouteSort::Price),
+                ..any.clone()
+            },
+            1,
+        ),
+        (
+            RoutingRules {
+                only: words(&[&account(2).to_string()]),
+                ..any.clone()
+            },
+            2,
+        ),
+        (
+            RoutingRules {
+                ignore: words(&["P1", "p2"]),
+                ..any.clone()
+            },
+            3,
+        ),
+        // An input token costs a quarter of an output token.
+        (
+            RoutingRules {
+                input_price_max: Some(25_000),
+                ..any.clone()
+            },
+            1,
+        ),
+        (
+            RoutingRules {
+                output_price_max: Some(100_000),
+                ..any.clone()
+            },
+            1,
+        ),
+    ];
+    for (rules, provider) in cases {
+        for seed in 0..40 {
+            assert_eq!(choose(&rules, seed), Some(provider), "{rules:?}");
+        }
+    }
+    let unknown = RoutingRules {
+        order: words(&["p9"]),
+        allows_fallbacks: false,
+        ..any
+    };
+    assert_eq!(choose(&unknown, 0), None);
+}
+
+#[test]
+fn measured_providers_are_sorted_by_their_speed() {
+    let asks = [ask(1, 100), ask(2, 200), ask(3, 400)];
+    let mut core = RouterCore::default();
+    let speeds = [(1, 300, 30), (2, 100, 20), (3, 200, 10)];
+    for (number, first, token) in speeds {
+        core.on_first_text(NOW, account(number), Micros::from_millis(first));
+        core.on_answered(NOW, account(number), 100, Micros::from_millis(token * 100));
+    }
+    let mut sorted = |sort| {
+        let rules = RoutingRules {
+            sort: Some(sort),
+            ..RoutingRules::default()
+        };
+        bought(plan(&mut core, &mut route(rules, 7), &asks)).0[0]
+    };
+    assert_eq!(sorted(RouteSort::Latency), 2);
+    assert_eq!(sorted(RouteSort::Throughput), 3);
+    assert_eq!(sorted(RouteSort::Price), 1);
+    // One that was never measured comes first, so that it is.
+    let asks = [&asks[..], &[ask(4, 900)]].concat();
+    let rules = RoutingRules {
+        sort: Some(RouteSort::Latency),
+        ..RoutingRules::default()
+    };
+    assert_eq!(
+        bought(plan(&mut core, &mut route(rules, 7), &asks)),
+        account(4)
+    );
+}
+
+#[test]
+fn a_provider_that_fails_is_left_alone_for_longer_each_time() {
+    let asks = [ask(1, 1), ask(2, 1_000)];
+    let mut core = RouterCore::default();
+    let mut now = NOW;
+    let mut last = Micros(0);
+    for round in 0..12 {
+        // Twenty requests fail at once, and it counts as one trouble.
+        for _ in 0..20 {
+            let mut failing = route(RoutingRules::default(), 0);
+            let failed = RouteFailure::Failed;
+            assert!(core.on_failed(now, &mut failing, TabId(0), Some(account(1)), failed));
+        }
+        let began = now;
+        let chooses_it = |core: &mut RouterCore, now| {
+            let mut route = route(RoutingRules::default(), 3);
+            let step = core.plan_step(now, &mut route, &FreeTabs::new(), Some(&asks));
+            bought(step) == account(1)
+        };
+        while !chooses_it(&mut core, now) {
+            now = now.plus(Micros::from_millis(500));
+        }
+        let cooled = now.since(began);
+        assert!(
+            cooled >= last && cooled <= Micros::from_seconds(301),
+            "{round}"
+        );
+        assert!(round > 6 || cooled.0 >= 2 * last.0, "{round}");
+        last = cooled;
+    }
+    assert!(last >= Micros::from_seconds(300));
+    core.on_answered(now, account(1), 10, Micros(1));
+    assert_eq!(core.health.find(account(1)).cools_until, Micros(0));
+    // If none is healthy, the one that recovers first is tried.
+    let busy = RouteFailure::Busy;
+    for (number, failure) in [(1, RouteFailure::Failed), (2, busy)] {
+        let mut failing = route(RoutingRules::default(), 0);
+        assert!(core.on_failed(now, &mut failing, TabId(0), Some(account(number)), failure));
+    }
+    let mut next = route(RoutingRules::default(), 3);
+    let step = core.plan_step(now, &mut next, &FreeTabs::new(), Some(&asks));
+    assert_eq!(bought(step), account(2));
+}
+
+#[test]
+fn a_request_is_tried_three_times_before_its_first_text_and_again_after_it() {
+    let mut core = RouterCore::default();
+    let mut next = route(RoutingRules::default(), 0);
+    let mut fail = |next: &mut Route, number, failure| {
+        core.on_failed(NOW, next, TabId(0), Some(account(number)), failure)
+    };
+    assert!(fail(&mut next, 1, RouteFailure::Failed));
+    assert!(fail(&mut next, 2, RouteFailure::Busy));
+    // A tab that was about to close says nothing.
+    assert!(fail(&mut next, 3, RouteFailure::TabOver));
+    assert!(!fail(&mut next, 4, RouteFailure::NotContinued));
+    assert_eq!(next.failed(), [1, 2, 4].map(account));
+    next.on_text();
+    assert!(next.begin_rest(true));
+    assert!(fail(&mut next, 5, RouteFailure::Failed));
+    // What does not continue is not asked to continue, for a while.
+    let mut rest = route(RoutingRules::default(), 0);
+    assert!(rest.begin_rest(true));
+    let only = [ask(4, 100)];
+    let refused = plan(&mut core, &mut rest, &only);
+    let misfits = BTreeMap::from([(Misfit::NoContinuation, 1)]);
+    assert_eq!(refused, RouteStep::GiveUp(NoRoute::Unsuitable(misfits)));
+    let mut anew = route(RoutingRules::default(), 0);
+    assert_eq!(bought(plan(&mut core, &mut anew, &only)), account(4));
+    let goes_on = (0..20).filter(|_| next.begin_rest(true)).count() as u32;
+    assert_eq!(goes_on, CONTINUATIONS_MAX - 1);
+    let rules = RoutingRules {
+        allows_fallbacks: false,
+        ..RoutingRules::default()
+    };
+    let mut single = route(rules, 0);
+    let failed = RouteFailure::Failed;
+    assert!(!core.on_failed(NOW, &mut single, TabId(0), Some(account(1)), failed));
+}
+
+#[test]
+fn a_model_that_is_sold_out_is_not_an_unknown_one() {
+    let mut core = RouterCore::default();
+    let any = RoutingRules::default();
+    let unsold = RouteStep::GiveUp(NoRoute::Unsold);
+    assert_eq!(plan(&mut core, &mut route(any.clone(), 0), &[]), unsold);
+    let RouteStep::Buy(_) = plan(&mut core, &mut route(any.clone(), 0), &[ask(1, 100)]) else {
+        panic!("it is on offer");
+    };
+    let sold_out = RouteStep::GiveUp(NoRoute::SoldOut);
+    assert_eq!(plan(&mut core, &mut route(any.clone(), 0), &[]), sold_out);
+    // Nor is a provider that a request names, while another one has a slot.
+    let only = |name: &str| RoutingRules {
+        only: words(&[name]),
+        ..RoutingRules::default()
+    };
+    let others = [ask(2, 100)];
+    assert_eq!(
+        plan(&mut core, &mut route(only("p1"), 0), &others),
+        sold_out
+    );
+    let never = plan(&mut core, &mut route(only("p7"), 0), &others);
+    assert!(matches!(never, RouteStep::GiveUp(NoRoute::Unsuitable(_))));
+    let later = NOW.plus(SOLD_LATELY);
+    let step = core.plan_step(
+        later,
+        &mut route(any.clone(), 0),
+        &FreeTabs::new(),
+        Some(&[]),
+    );
+    assert_eq!(step, unsold);
+    // Whoever has a tab of it waits for that.
+    let mine = core.on_tab_opened(&route(any.clone(), 0), &ask(1, 100));
+    assert_eq!(
+        plan(&mut core, &mut route(any.clone(), 0), &[]),
+        RouteStep::Wait
+    );
+    core.on_tab_over(mine);
+    assert_eq!(plan(&mut core, &mut route(any, 0), &[]), sold_out);
+}
+
+#[test]
+fn a_router_remembers_a_bounded_number_of_providers_and_offers() {
+    let mut core = RouterCore::default();
+    for number in 0..10_000_u32 {
+        let mut provider = [0; 32];
+        provider[..4].copy_from_slice(&number.to_le_bytes());
+        let mut offer = ask(1, 100);
+        offer.provider = AccountKey(provider);
+        let now = NOW.plus(Micros(u64::from(number)));
+        core.seen.on_seen(now, MODEL, OfferTerms::from(&offer));
+        core.on_first_text(now, offer.provider, Micros(1));
+    }
+    assert_eq!((core.seen.len(), core.health.len()), (4_096, 1_024));
+}
+
+/// A router that looks at everything each time.
+struct NaiveRouter {
+    cools_until: BTreeMap<AccountKey, Micros>,
+}
+
+impl NaiveRouter {
+    /// Returns the providers that a request may be sent to.
+    fn allowed(&self, now: Micros, route: &Route, asks: &[Listing]) -> BTreeSet<AccountKey> {
+        let rules = &route.rules;
+        let named = |ask: &Listing, words: &[String]| {
+            words
+                .iter()
+                .any(|word| word.eq_ignore_ascii_case(ask.name.as_str()))
+        };
+        let suits = |ask: &&Listing| {
+            let cheaper = asks.iter().filter(|it| {
+                (it.price, it.order) < (ask.price, ask.order)
+                    && !route.failed.contains(&it.provider)
+            });
+            !named(ask, &rules.ignore)
+                && (rules.only.is_empty() || named(ask, &rules.only))
+                && rules
+                    .output_price_max
+                    .is_none_or(|max| ask.price.0 * 1_000 <= max)
+                && !route.failed.contains(&ask.provider)
+                && cheaper.count() + route.failed.len() <= EXCLUDED_MAX
+        };
+        let suiting: Vec<&Listing> = asks.iter().filter(suits).collect();
+        let cools = |ask: &Listing| {
+            let until = self.cools_until.get(&ask.provider).copied();
+            until.filter(|until| *until > now).unwrap_or(Micros(0))
+        };
+        let least = suiting.iter().map(|ask| cools(ask)).min();
+        let healthy = suiting.iter().filter(|ask| Some(cools(ask)) == least);
+        let place = |ask: &Listing| {
+            let at = rules
+                .order
+                .iter()
+                .position(|word| word == ask.name.as_str());
+            let price = if rules.sort.is_some() { ask.price.0 } else { 0 };
+            (at.unwrap_or(rules.order.len()), price)
+        };
+        let healthy: Vec<&&Listing> = healthy.collect();
+        let first = healthy.iter().map(|ask| place(ask)).min();
+        let first = healthy.iter().filter(|ask| Some(place(ask)) == first);
+        first.map(|ask| ask.provider).collect()
+    }
+}
+
+/// Plays a history that a seed draws. Returns how many purchases and lacks it had.
+fn play(seed: u64) -> (u32, u32) {
+    let mut dice = Dice::new(seed);
+    let (mut core, mut naive) = (
+        RouterCore::default(),
+        NaiveRouter {
+            cools_until: BTreeMap::new(),
+        },
+    );
+    let (mut now, mut counts) = (NOW, (0, 0));
+    for _ in 0..60 {
+        now = now.plus(Micros::from_millis(dice.below(4_000)));
+        let mut asks: Vec<Listing> = (1..=22)
+            .filter(|_| dice.below(3) != 0)
+            .map(|number| ask(number, 1 + u64::from(number) * 7 % 13))
+            .collect();
+        asks.sort_by_key(|ask| (ask.price, ask.order));
+        let mut some = |most: u64| -> Vec<String> {
+            let count = if dice.below(3) == 0 {
+                dice.below(most)
+            } else {
+                0
+            };
+            (0..count)
+                .map(|_| format!("p{}", 1 + dice.below(24)))
+                .collect()
+        };
+        let (order, only, ignore) = (some(4), some(9), some(9));
+        let rules = RoutingRules {
+            sort: (dice.below(4) == 0).then_some(RouteSort::Price),
+            output_price_max: (dice.below(3) == 0).then(|| dice.below(14_000)),
+            order,
+            only,
+            ignore,
+            ..RoutingRules::default()
+        };
+        let mut next = route(rules, dice.below(u64::MAX));
+        loop {
+            let allowed = naive.allowed(now, &next, &asks);
+            let step = core.plan_step(now, &mut next, &FreeTabs::new(), Some(&asks));
+            let RouteStep::Buy(purchase) = step else {
+                assert!(allowed.is_empty(), "{step:?}: {allowed:?}");
+                counts.1 += 1;
+                break;
+            };
+            counts.0 += 1;
+            let provider = purchase.listing.provider;
+            assert!(allowed.contains(&provider), "{provider:?}: {allowed:?}");
+            assert!(purchase.excluded.len() <= EXCLUDED_MAX);
+            // The exchange sells the first ask whose provider is not excluded.
+            let sold = asks
+                .iter()
+                .find(|ask| !purchase.excluded.contains(&ask.provider));
+            assert_eq!(sold.map(|ask| ask.provider), Some(provider));
+            if dice.below(3) == 0 {
+                core.on_answered(now, provider, 5, Micros(1));
+                naive.cools_until.remove(&provider);
+                break;
+            }
+            let failure = match dice.below(2) {
+                0 => RouteFailure::Busy,
+                _ => RouteFailure::Failed,
+            };
+            let again = core.on_failed(now, &mut next, TabId(0), Some(provider), failure);
+            naive
+                .cools_until
+                .insert(provider, core.health.find(provider).cools_until);
+            if !again {
+                break;
+            }
+        }
+    }
+    counts
+}
+
+#[test]
+fn each_choice_is_one_that_a_naive_router_allows() {
+    let mut sums = (0, 0);
+    for seed in 0..300 {
+        let Ok(counts) = std::panic::catch_unwind(|| play(seed)) else {
+            panic!("seed {seed} breaks a promise: see above");
+        };
+        sums = (sums.0 + counts.0, sums.1 + counts.1);
+    }
+    assert!(sums.0 > 5_000 && sums.1 > 500, "{sums:?}");
+}

@@ -1,0 +1,69 @@
+//! Buys the lease of a tab, and finds it in the log if the market gave no answer.
+
+use souk_market::{Bid, Lease, Limit, Millis, Term, TimeInForce, Units, Wants};
+
+use super::{TabAction, TabCore, TabFailure, TabStage, TabTimer, TabWait};
+use crate::clock::Micros;
+use crate::job::facts::Terms;
+
+/// A request must begin this long before the lease ends.
+const ANSWER_TIME: Millis = Millis(60_000);
+
+/// How often the core looks for the lease of a purchase without an answer.
+pub(super) const LOOK_PERIOD: Micros = Micros::from_seconds(1);
+
+impl TabCore {
+    /// Returns the bid for the lease.
+    pub(super) fn to_bid(&self) -> Bid {
+        let listing = &self.spec.listing;
+        Bid {
+            class: listing.class,
+            wants: Wants {
+                excluded: self.spec.excluded.clone(),
+                ..Wants::default()
+            },
+            limit: Limit::Price(listing.price),
+            budget: self.spec.escrow(),
+            quantity: Units(1),
+            all_or_none: true,
+            duration: self.spec.duration,
+            start_delay_max: Millis(0),
+            term: Term::Firm,
+            tif: TimeInForce::Fok,
+            job: self.spec.job,
+        }
+    }
+
+    pub(super) fn on_bought(&mut self, terms: Terms) {
+        self.push_effect(TabAction::Follow(Box::new(terms.clone())));
+        let nears = Micros::from_millis(
+            terms
+                .deadline
+                .saturating_since(self.now.log)
+                .0
+                .saturating_sub(ANSWER_TIME.0),
+        );
+        self.wake_in(TabTimer::Nears, nears);
+        let provider = terms.provider;
+        self.terms = Some(terms);
+        if self.spec.is_strict && provider != self.spec.listing.provider {
+            return self.end_early(TabFailure::OtherProvider);
+        }
+        self.stage = TabStage::Finding;
+        self.request_effect(TabAction::Find(provider), TabWait::Find);
+    }
+
+    /// Adopts the lease of a purchase without an answer, if there is one.
+    pub(super) fn on_looked(&mut self, leases: &[Lease]) {
+        if let Some(lease) = leases.iter().find(|lease| lease.is_running()) {
+            return self.on_bought(Terms::from(lease));
+        }
+        match self.now.tick < self.uncertain_until {
+            true => self.wake_in(TabTimer::Look, LOOK_PERIOD),
+            false => {
+                let why = "it did not say whether it sold the tab".to_owned();
+                self.stop(TabFailure::Unreachable(why));
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The events of one answer, whichever providers give it: if one fails, another gives the rest.
+
+use std::collections::VecDeque;
+
+use souk_market::{AccountKey, Credits, ReceiptBody};
+use souk_roles::clock::Micros;
+use souk_roles::tokens::counting::TokenCount;
+use souk_roles::tokens::router::Route;
+use souk_roles::tokens::seam::{Seam, SeamStep};
+use souk_roles::tokens::tab::TabFailure;
+use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
+
+use super::error::{AnswerFault, TextRouterError};
+use super::{OpenRequest, REST_WAIT, SLOT_WAIT, TextRouter};
+use crate::buyer::tab::{FinishedText, TextEvent};
+
+/// What happens to an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AnswerEvent {
+    /// The text that follows.
+    Piece(AnswerText),
+    /// The answer is whole. Its text is that of all pieces, and its cost that of all providers.
+    Done(Box<FinishedText>),
+}
+
+/// The receiving end of an answer. Dropping it stops the provider.
+pub struct AnswerEvents {
+    router: TextRouter,
+    route: Route,
+    request: TextRequest,
+    open: OpenRequest,
+    /// The text that came over the open tab.
+    own: AnswerText,
+    first_text: Option<Micros>,
+    /// Checks the first text after another provider's; none once it has.
+    seam: Option<Seam>,
+    /// The events that were received and not returned.
+    ready: VecDeque<AnswerEvent>,
+    /// All text that was returned or is ready.
+    text: AnswerText,
+    /// What the providers before this one delivered.
+    earlier: PaidPart,
+    first_provider: Option<AccountKey>,
+}
+
+/// The output tokens of a part of an answer, and what the part costs.
+#[derive(Clone, Copy, Debug, Default)]
+struct PaidPart {
+    output: u64,
+    cost: Credits,
+}
+
+impl AnswerEvents {
+    /// Waits for the first event of an answer.
+    pub(super) async fn begin(
+        router: TextRouter,
+        route: Route,
+        request: TextRequest,
+        open: OpenRequest,
+    ) -> Result<AnswerEvents, TextRouterError> {
+        let mut events = AnswerEvents {
+            router,
+            route,
+            request,
+            open,
+            own: AnswerText::default(),
+            first_text: None,
+            seam: None,
+            ready: VecDeque::new(),
+            text: AnswerText::default(),
+            earlier: PaidPart::default(),
+            first_provider: None,
+        };
+        let first = events.next().await?;
+        events.first_provider = events.open.provider.get().copied();
+        events.ready.push_front(first);
+        Ok(events)
+    }
+
+    /// Returns the provider of the first text.
+    #[must_use]
+    pub fn provider(&self) -> AccountKey {
+        self.first_provider.unwrap_or_default()
+    }
+
+    /// Waits for the next event. After `Done` or an error, there is none.
+    ///
+    /// # Errors
+    /// When the answer broke off, and no other provider could go on with it.
+    pub async fn next(&mut self) -> Result<AnswerEvent, TextRouterError> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(event);
+            }
+            let taken = match self.open.events.recv().await {
+                Some(TextEvent::Piece(piece)) => self.take_piece(piece).map_err(|it| (it, None)),
+                Some(TextEvent::Done(done)) => self.take_end(&done),
+                Some(TextEvent::Failed(failure)) => Err((failure.into(), None)),
+                None if self.own.is_empty() => Err((TabFailure::Closing.into(), None)),
+                None => {
+                    let why = "the end of the answer was lost".to_owned();
+                    Err((AnswerFault::Engine(why), None))
+                }
+            };
+            if let Err((fault, delivered)) = taken {
+                self.go_on(fault, delivered).await?;
+            }
+        }
+    }
+
+    /// Returns the answer, if it ended before any text came.
+    #[must_use]
+    pub fn ended_without_text(&self) -> Option<&FinishedText> {
+        match self.ready.front() {
+            Some(AnswerEvent::Done(done)) => Some(done),
+            _ => None,
+        }
+    }
+
+    /// Waits for the whole answer.
+    ///
+    /// # Errors
+    /// When it broke off.
+    pub async fn collect(mut self) -> Result<FinishedText, TextRouterError> {
+        loop {
+            if let AnswerEvent::Done(done) = self.next().await? {
+                return Ok(*done);
+            }
+        }
+    }
+
+    /// Passes a piece of the open tab on, once it is certain that it belongs to the answer.
+    fn take_piece(&mut self, piece: AnswerText) -> Result<(), AnswerFault> {
+        let now = self.router.clock.now().tick;
+        if self.first_text.is_none() {
+            self.first_text = Some(now);
+            if let Some(provider) = self.open.provider.get() {
+                let after = Micros(now.since(self.open.began).0);
+                let mut state = self.router.lock_state();
+                state.core.on_first_text(now, *provider, after);
+            }
+        }
+        self.own.push(&piece);
+        let Some(seam) = &mut self.seam else {
+            self.pass_piece(piece);
+            return Ok(());
+        };
+        match seam.push(piece) {
+            SeamStep::Hold => Ok(()),
+            SeamStep::Pass(piece) => {
+                self.seam = None;
+                self.pass_piece(piece);
+                Ok(())
+            }
+            SeamStep::Refuse(fault) => Err(fault.into()),
+        }
+    }
+
+    fn pass_piece(&mut self, piece: AnswerText) {
+        if !piece.is_empty() {
+            self.route.on_text();
+            self.text.push(&piece);
+            self.ready.push_back(AnswerEvent::Piece(piece));
+        }
+    }
+
+    /// Takes the end of the open tab's answer: that of the whole answer, or a fault and what was
+    /// delivered until then.
+    fn take_end(&mut self, done: &FinishedText) -> Result<(), (AnswerFault, Option<PaidPart>)> {
+        let delivered = PaidPart {
+            output: done.count.output,
+            cost: done.cost,
+        };
+        let message = || done.answer.message.clone();
+        let fault = match done.answer.finish {
+            Finish::Busy => Some(AnswerFault::Busy(message())),
+            Finish::Interrupted => Some(AnswerFault::Engine(message())),
+            Finish::Expired if self.own.is_empty() => {
+                let why = "the engine gave no text until the tab was over".to_owned();
+                Some(AnswerFault::Engine(why))
+            }
+            Finish::Expired => Some(AnswerFault::TabTime),
+            Finish::Refused if !self.text.is_empty() => Some(AnswerFault::Refused(message())),
+            _ => None,
+        };
+        if let Some(fault) = fault {
+            return Err((fault, Some(delivered)));
+        }
+        if let Some(mut seam) = self.seam.take() {
+            self.pass_piece(AnswerText {
+                content: seam.take_held(),
+                ..AnswerText::default()
+            });
+        }
+        if let Some(provider) = self.open.provider.get() {
+            let now = self.router.clock.now().tick;
+            let took = Micros(now.since(self.first_text.unwrap_or(now)).0);
+            let mut state = self.router.lock_state();
+            let core = &mut state.core;
+            core.on_answered(now, *provider, done.count.output, took);
+        }
+        self.earlier.add(delivered);
+        self.end_with(done.answer.finish, message(), done.count.input);
+        Ok(())
+    }
+
+    fn end_with(&mut self, finish: Finish, message: String, input: u64) {
+        // The input of the other providers is in the cost alone.
+        let input = match self.text.is_empty() {
+            true => input,
+            false => self.request.input_tokens(),
+        };
+        let done = FinishedText {
+            answer: TextAnswer {
+                text: self.text.clone(),
+                finish,
+                message,
+            },
+            count: TokenCount {
+                input,
+                output: self.earlier.output,
+            },
+            cost: self.earlier.cost,
+        };
+        self.ready.push_back(AnswerEvent::Done(Box::new(done)));
+    }
+
+    /// Sends the request, or the rest of it, to another provider.
+    async fn go_on(
+        &mut self,
+        fault: AnswerFault,
+        delivered: Option<PaidPart>,
+    ) -> Result<(), TextRouterError> {
+        let Some(failure) = fault.to_failure() else {
+            return Err(self.to_error(fault, None));
+        };
+        let mut can_try = self.router.on_failed(&mut self.route, &self.open, failure);
+        self.earlier
+            .add(delivered.unwrap_or_else(|| self.estimate_delivered()));
+        tracing::info!(%fault, can_try, "an answer goes to another provider");
+        let mut request = self.request.clone();
+        if !self.text.is_empty() {
+            request = match self.request.to_rest(&self.text) {
+                Ok(Some(rest)) => rest,
+                Ok(None) => {
+                    // The text has as many tokens as the answer may have.
+                    self.end_with(Finish::Length, String::new(), 0);
+                    return Ok(());
+                }
+                Err(_) => return Err(self.to_error(AnswerFault::Long, None)),
+            };
+            if !self.own.is_empty() || !self.route.is_rest() {
+                can_try &= self.route.begin_rest(request.continues);
+            }
+        }
+        if !can_try {
+            return Err(self.to_error(fault, None));
+        }
+        let patience = match self.text.is_empty() {
+            true => SLOT_WAIT,
+            false => REST_WAIT,
+        };
+        let found = self
+            .router
+            .find_tab(&mut self.route, &request, patience)
+            .await;
+        self.open = match found {
+            Ok(open) => open,
+            Err(error) => return Err(self.to_error(fault, Some(error))),
+        };
+        self.own = AnswerText::default();
+        self.first_text = None;
+        let is_rest = !self.text.is_empty();
+        self.seam = is_rest.then(|| Seam::after(&self.text));
+        Ok(())
+    }
+
+    /// Returns what the text of a provider costs that did not end its answer, if it is paid.
+    fn estimate_delivered(&self) -> PaidPart {
+        if self.own.is_empty() {
+            return PaidPart::default();
+        }
+        let count = self.own.count_for(&self.open.request);
+        let cost = ReceiptBody::amount_due(self.open.price, count.device_time());
+        PaidPart {
+            output: count.output,
+            cost: cost.unwrap_or(Credits(0)),
+        }
+    }
+
+    /// Returns the error of an answer that goes on nowhere.
+    fn to_error(&self, fault: AnswerFault, rest: Option<TextRouterError>) -> TextRouterError {
+        if !self.text.is_empty() {
+            let rest = rest.map(Box::new);
+            return TextRouterError::Broken { cause: fault, rest };
+        }
+        match rest {
+            // Whoever was not tried is not the reason.
+            Some(error @ (TextRouterError::Budget { .. } | TextRouterError::Broker(_))) => error,
+            _ => TextRouterError::Failed { last: fault },
+        }
+    }
+}
+
+impl PaidPart {
+    fn add(&mut self, more: PaidPart) {
+        self.output = self.output.saturating_add(more.output);
+        self.cost = Credits(self.cost.0.saturating_add(more.cost.0));
+    }
+}

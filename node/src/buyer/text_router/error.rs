@@ -1,0 +1,158 @@
+//! Why a text was not bought, or broke off.
+
+use std::collections::BTreeMap;
+
+use souk_market::Name;
+use souk_roles::tokens::router::{Misfit, RouteFailure};
+use souk_roles::tokens::seam::SeamFault;
+use souk_roles::tokens::tab::TabFailure;
+
+use crate::client::broker::BrokerError;
+
+/// The most names of providers in a message.
+const NAMES_MAX: usize = 8;
+
+/// Why a text was not bought, or broke off.
+#[derive(Debug, thiserror::Error)]
+pub enum TextRouterError {
+    /// No validator answered.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// Nobody sells the model now.
+    #[error("no provider sells {model} now{}", describe_others(others))]
+    NoOffer {
+        /// The requested model.
+        model: String,
+        /// The models that are on sale.
+        others: Vec<String>,
+    },
+    /// All slots of the model are taken.
+    #[error("all slots of {model} are taken: send the request again in a moment")]
+    SoldOut {
+        /// The requested model.
+        model: String,
+    },
+    /// Offers of the model have free slots, and none suits the request.
+    #[error(
+        "no offer of {model} suits: {}; its providers are {}",
+        describe_misfits(misfits),
+        describe_names(names)
+    )]
+    Unsuitable {
+        /// The requested model.
+        model: String,
+        /// The number of offers that do not suit, by cause.
+        misfits: BTreeMap<Misfit, u32>,
+        /// The providers of all offers.
+        names: Vec<Name>,
+    },
+    /// The budget allows no further tab.
+    #[error(
+        "the budget of {budget} micro-credits allows no further tab: {spent} are spent, {held} \
+         are held by open tabs, and a tab needs {needed}"
+    )]
+    Budget {
+        /// The whole budget.
+        budget: u64,
+        /// What ended tabs cost.
+        spent: u64,
+        /// What open tabs hold.
+        held: u64,
+        /// The escrow of the shortest tab.
+        needed: u64,
+    },
+    /// Each provider that was tried failed before its first text.
+    #[error("no provider answered: {last}")]
+    Failed {
+        /// The last failure.
+        last: AnswerFault,
+    },
+    /// The answer broke off, and no provider could go on with it.
+    #[error("the answer broke off: {cause}; {}", describe_rest(rest.as_deref()))]
+    Broken {
+        /// Why the last provider did not end it.
+        cause: AnswerFault,
+        /// Why no other one goes on; none if the tries are used up.
+        rest: Option<Box<TextRouterError>>,
+    },
+}
+
+/// Why a provider did not answer, or did not end its answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerFault {
+    /// The tab failed.
+    #[error(transparent)]
+    Tab(#[from] TabFailure),
+    /// The engine has no room now.
+    #[error("{0}")]
+    Busy(String),
+    /// The engine broke off.
+    #[error("{0}")]
+    Engine(String),
+    /// The time of the tab was over.
+    #[error("the time of the tab was over")]
+    TabTime,
+    /// The engine refused to continue the text of another provider.
+    #[error("the engine does not continue answers: {0}")]
+    Refused(String),
+    /// The engine did not continue the text of another provider.
+    #[error(transparent)]
+    Seam(#[from] SeamFault),
+    /// The answer is too long to be sent to another provider.
+    #[error("the conversation and the answer are too long to continue")]
+    Long,
+}
+
+impl AnswerFault {
+    /// Returns whether only room was missing, so that the same request can succeed a moment later.
+    #[must_use]
+    pub fn is_momentary(&self) -> bool {
+        let is_over = self.to_failure() == Some(RouteFailure::TabOver);
+        is_over || matches!(self, AnswerFault::Busy(_))
+    }
+
+    /// Returns what the fault says about the provider; none if it says that the market is out of
+    /// reach.
+    pub(super) fn to_failure(&self) -> Option<RouteFailure> {
+        Some(match self {
+            AnswerFault::Tab(TabFailure::Unreachable(_)) => return None,
+            AnswerFault::Tab(
+                TabFailure::Closing | TabFailure::NotSold(_) | TabFailure::OtherProvider,
+            )
+            | AnswerFault::TabTime => RouteFailure::TabOver,
+            AnswerFault::Busy(_) => RouteFailure::Busy,
+            AnswerFault::Tab(_) | AnswerFault::Engine(_) | AnswerFault::Long => {
+                RouteFailure::Failed
+            }
+            AnswerFault::Refused(_) | AnswerFault::Seam(_) => RouteFailure::NotContinued,
+        })
+    }
+}
+
+fn describe_others(others: &[String]) -> String {
+    match others {
+        [] => "; no model is on sale".to_owned(),
+        others => format!("; on sale are {}", others.join(", ")),
+    }
+}
+
+fn describe_misfits(misfits: &BTreeMap<Misfit, u32>) -> String {
+    let words = misfits.iter();
+    let words = words.map(|(misfit, count)| format!("{count} {}", misfit.describe()));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn describe_names(names: &[Name]) -> String {
+    let named: Vec<&str> = names.iter().take(NAMES_MAX).map(Name::as_str).collect();
+    match names.len().saturating_sub(NAMES_MAX) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+fn describe_rest(rest: Option<&TextRouterError>) -> String {
+    match rest {
+        Some(rest) => format!("no other provider could go on: {rest}"),
+        None => "no other provider could go on".to_owned(),
+    }
+}
