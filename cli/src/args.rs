@@ -20,6 +20,7 @@ mod operator;
 mod serve;
 mod testnet;
 mod trade;
+mod train;
 
 #[cfg(feature = "gateway")]
 use std::net::SocketAddr;
@@ -43,6 +44,7 @@ pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChange
 pub use serve::{PageArgs, ServeArgs};
 pub use testnet::{FundArgs, LogsArgs, Testnet, UpArgs};
 pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, bytes, duration};
+pub use train::{LossName, OptimizerName, TrainArgs, TrainLeaseArgs};
 
 /// A market for compute: sell device time, buy it, and run ONNX models on it.
 ///
@@ -93,6 +95,8 @@ pub enum Command {
     Plan(JobArgs),
     /// Buy device time for a model, run it, fetch the outputs and pay.
     Submit(SubmitArgs),
+    /// Train an ONNX model on examples from files, on a device that you lease.
+    Train(Box<TrainArgs>),
     /// List, follow, resume and cancel the jobs submitted from this folder.
     #[command(subcommand)]
     Job(JobCommand),

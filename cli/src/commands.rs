@@ -36,6 +36,7 @@ pub mod testnet;
 mod texts;
 mod top;
 mod trade;
+mod train;
 mod validator;
 
 use std::process::ExitCode;
@@ -55,6 +56,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Testnet(command) => testnet::run(folder, output, command).await?,
         Command::Plan(job) => submit::show_plan(folder, output, &job).await?,
         Command::Submit(submit) => submit::submit_job(folder, output, &submit).await?,
+        Command::Train(train) => train::run(folder, output, &train).await?,
         Command::Job(command) => job::run(folder, output, &command).await?,
         #[cfg(feature = "gateway")]
         Command::Serve(args) => serve::run(folder, output, &args).await?,

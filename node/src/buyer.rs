@@ -29,6 +29,7 @@ mod shell;
 pub mod tab;
 mod terms;
 pub mod text_router;
+pub mod training;
 mod unfinished_job;
 pub mod value_labels;
 

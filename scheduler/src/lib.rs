@@ -1,8 +1,9 @@
 //! Imports ONNX models as graphs, plans which device runs which part of a graph and when, and runs
-//! the parts. The code has four floors, and each knows only those below it.
+//! the parts. The code has floors, and each knows only those below it.
 //!
 //! - [`graph`]: an ONNX model as a [`Graph`](graph::Graph) with shapes and work, and its cuts into
 //!   subgraphs that are ONNX models again.
+//! - [`gradient`]: the graph of a training step, made from a model by reverse differentiation.
 //! - [`planning`]: plans of where and when tasks run, over the offers of a market or the devices of
 //!   a machine. It is pure: no clock, no randomness except by the caller's seeds, no devices, and
 //!   money only as a plain number.
@@ -48,6 +49,7 @@
 #![forbid(unsafe_code)]
 
 pub mod execution;
+pub mod gradient;
 pub mod graph;
 pub mod learning;
 pub mod planning;

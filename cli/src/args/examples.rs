@@ -70,6 +70,13 @@ const EXAMPLES: &[Example] = &[
             "souk submit model.onnx -i x=x.npy -o out --bid 0.05 --wait 2h",
         ],
     ),
+    (
+        "train",
+        &[
+            "souk train net.onnx -i x=x.npy --target y=y.npy --loss mse -o tuned.onnx --budget 5",
+            "souk train net.onnx -i x=x.npy --target y=y.npy --loss cross-entropy --plan",
+        ],
+    ),
     ("job list", &["souk job list"]),
     ("job status", &["souk job status b1d8316abfce"]),
     ("job resume", &["souk job resume b1d8"]),

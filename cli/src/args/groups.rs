@@ -14,8 +14,8 @@ const GROUPS: &[Group] = &[
     (
         "Buy",
         &[
-            "plan", "submit", "generate", "chat", "openai", "job", "model", "book", "account",
-            "balance", "order", "lease", "receipt",
+            "plan", "submit", "train", "generate", "chat", "openai", "job", "model", "book",
+            "account", "balance", "order", "lease", "receipt",
         ],
     ),
     ("Sell", &["provider", "device"]),

@@ -44,6 +44,7 @@ mod testnets;
 #[cfg(feature = "generate")]
 mod texts;
 mod trading;
+mod training;
 mod validator;
 mod watching;
 mod wizard;

@@ -1,0 +1,84 @@
+//! Turns the reasons why training cannot begin, or ended early, into failures: a cause, an exit
+//! code, and what to change.
+
+use souk_node::buyer::training::{TrainingEnd, TrainingError};
+use souk_node::scheduler::gradient::GradientError;
+
+use super::report::WrittenModel;
+use crate::commands::submit::{from_ended, from_import, from_quote};
+use crate::failure::{Failure, Kind};
+
+/// Converts the reason why a run cannot begin.
+pub fn from_training(error: TrainingError) -> Failure {
+    let hint = match &error {
+        TrainingError::Gradient(GradientError::Import(import)) => {
+            return from_import((**import).clone());
+        }
+        TrainingError::Gradient(error) => gradient_hint(error),
+        TrainingError::Scalar { .. } => "give one row for each example",
+        TrainingError::Rows { .. } => "give as many rows in each file",
+        TrainingError::Batch { .. } => "give another --batch",
+        TrainingError::Steps { .. } => "give another number with --steps",
+        TrainingError::LearningRate { .. } => "give a number above 0 with --lr, such as 0.001",
+        TrainingError::NotFinite { .. } => "remove the example, or replace the number",
+        TrainingError::Label { .. } => {
+            "number the classes from 0, or give the output with the classes by --loss-of"
+        }
+    };
+    Failure::new(Kind::Input, error.to_string(), hint)
+}
+
+fn gradient_hint(error: &GradientError) -> &'static str {
+    match error {
+        GradientError::Decode(_) => "give an ONNX model, as torch.onnx.export writes it",
+        GradientError::Opset { .. } => "export it again, with opset_version=17 or newer",
+        GradientError::Operator { .. } | GradientError::Unsupported { .. } => {
+            "export the model without it, or freeze all initialisers before it with --freeze; \
+             docs/training.md lists the operators"
+        }
+        GradientError::UnknownShape { .. } => "export the model with fixed shapes",
+        GradientError::Type { .. } => "export the model in 32 bits",
+        GradientError::NothingToTrain { .. } => "check --freeze and --loss-of",
+        GradientError::UnknownPrefix { .. } => "`souk model inspect` lists what the model has",
+        GradientError::Weight { .. } => "onnx.save(model, path) writes it so",
+        GradientError::TooLarge { .. } => "give --freeze with the beginnings of their names",
+        GradientError::Input { .. } => "give each of the model's inputs once with -i NAME=FILE",
+        GradientError::Output { .. } | GradientError::Outputs { .. } => "give one with --loss-of",
+        GradientError::Target(_) => "convert or reshape the array, or give another --loss",
+        GradientError::Name { .. } => "give the target another name in --target NAME=FILE",
+        GradientError::Import(_) => "",
+    }
+}
+
+/// Converts the end of a run into a failure, unless all steps are done.
+pub fn from_end(
+    end: TrainingEnd,
+    done: u64,
+    steps: u64,
+    written: &WrittenModel,
+) -> Option<Failure> {
+    let mut failure = match end {
+        TrainingEnd::Done => return None,
+        TrainingEnd::Stopped => {
+            let cause = format!("interrupted after {done} of {steps} steps");
+            Failure::new(Kind::Interrupted, cause, "")
+        }
+        TrainingEnd::NotFinite { step, loss } => {
+            let cause = format!("the loss of step {} is {loss}", step + 1);
+            let hint = "give a smaller --lr, or scale the inputs to about -1 to 1";
+            Failure::new(Kind::Job, cause, hint)
+        }
+        TrainingEnd::NoLease(error) => {
+            let mut failure = from_quote(*error);
+            if done > 0 {
+                failure.cause = format!("after {done} of {steps} steps: {}", failure.cause);
+            }
+            failure
+        }
+        TrainingEnd::Lost(unfinished) => from_ended(&unfinished, None),
+    };
+    if let Some(note) = written.describe_partial(done) {
+        failure.notes.push(note);
+    }
+    Some(failure.with([("steps_done", done.into()), ("steps", steps.into())]))
+}

@@ -1,0 +1,322 @@
+//! Shows the plan and the progress of training, and writes the trained model with its report.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use souk_node::buyer::job::Limits;
+use souk_node::buyer::training::{ExampleOrder, Training, TrainingEvent, TrainingResult};
+use souk_node::buyer::{JobEvent, Quote, plan_json};
+use souk_node::market::Credits;
+use souk_node::memory::ContentId;
+use souk_node::scheduler::gradient::{Optimizer, StepGraph};
+
+use crate::args::{Output, TrainArgs};
+use crate::commands::submit::write_each;
+use crate::failure::{Failure, Kind};
+use crate::files;
+use crate::show::{self, Names, format_bytes, format_count, format_credits, progress};
+
+/// About how many lines of steps the terminal gets.
+const LINES: u64 = 50;
+
+/// Micro-credits in a credit.
+const MICRO: f64 = 1e6;
+
+/// Describes what is trained, in lines for people.
+pub fn describe_training(training: &Training) -> Vec<String> {
+    let (step, settings) = (&training.step, &training.settings);
+    let states: u64 = step.states.values().map(|it| it.bytes().len() as u64).sum();
+    let passes = settings.steps as f64 / training.steps_per_pass() as f64;
+    vec![
+        format!(
+            "training: {} of {} examples ({passes:.1} passes), {} of \"{}\" by {}",
+            format_count(settings.steps, "step"),
+            settings.batch,
+            settings.recipe.loss.name(),
+            step.output,
+            settings.recipe.optimizer.name(),
+        ),
+        format!(
+            "  {} in {}, {} of parameters and states; the provider sees model and examples",
+            format_count(show::to_u64(step.parameters.elements()), "parameter"),
+            format_count(show::to_u64(step.parameters.count()), "initialiser"),
+            format_bytes(states),
+        ),
+    ]
+}
+
+/// Shows the plan of a run.
+pub fn show_plan(output: Output, training: &Training, quote: &Quote, limits: &Limits) {
+    let (step, settings) = (&training.step, &training.settings);
+    let memory = quote.graph.summary().memory_bytes_peak;
+    // A quote is for the steps of one lease.
+    let leases = settings.steps as f64 / f64::from(quote.requests.max(1));
+    let seconds = quote.run_seconds() * leases;
+    let price = (quote.price().0 as f64 * leases).ceil() as u64;
+    match output {
+        Output::Json => show::print_json(&json!({
+            "steps": settings.steps,
+            "steps_per_pass": training.steps_per_pass(),
+            "parameters": step.parameters.elements(),
+            "initialisers": step.parameters.count(),
+            "memory_bytes": memory,
+            "seconds": seconds,
+            "price_micro": price,
+            "plan": plan_json::to_json(quote),
+        })),
+        Output::Text => {
+            let mut text = describe_training(training);
+            text.push(format!(
+                "  about {:.3} s and {} credits in all; {} of memory at the provider",
+                seconds,
+                format_credits(price),
+                format_bytes(memory),
+            ));
+            if quote.requests < u32::try_from(settings.steps).unwrap_or(u32::MAX) {
+                let count = u64::from(quote.requests);
+                let steps = format_count(count, "step");
+                text.push(format!("  the first lease is for {steps}:"));
+            }
+            text.extend(show::plan::describe_plan(quote, limits));
+            text.iter().for_each(|line| show::print_line(line));
+        }
+    }
+}
+
+/// Shows the events of a run.
+pub struct Progress {
+    output: Output,
+    steps: u64,
+    every: u64,
+    budget: Option<Credits>,
+    names: Names,
+    provider: String,
+    /// The price of a second of the lease, and its escrow.
+    price: f64,
+    escrow: f64,
+    /// When the lease was bought.
+    leased_at: Option<Instant>,
+}
+
+impl Progress {
+    /// Creates the display of a run.
+    pub fn new(output: Output, training: &Training, budget: Option<Credits>) -> Progress {
+        let steps = training.settings.steps;
+        Progress {
+            output,
+            steps,
+            every: steps.div_ceil(LINES).max(1),
+            budget,
+            names: Names::default(),
+            provider: String::new(),
+            price: 0.0,
+            escrow: 0.0,
+            leased_at: None,
+        }
+    }
+
+    /// Shows an event.
+    pub fn show_event(&mut self, event: TrainingEvent<'_>) {
+        match event {
+            TrainingEvent::Planned(quote) => {
+                let listing = quote.part_listing(0);
+                self.provider = show::provider_name(listing);
+                self.price = listing.price.0 as f64;
+                self.names = show::provider_names(&quote.listings);
+            }
+            TrainingEvent::Job(event) => self.show_job_event(event),
+            TrainingEvent::Step { done, loss, spent } => self.show_step(done, loss, spent),
+            TrainingEvent::LeaseEnded(unfinished) => show::print_notice(&format!(
+                "  the lease ended early: {}; training goes on from the last step",
+                show::replace_accounts(&unfinished.reason_text(), &self.names)
+            )),
+        }
+    }
+
+    fn show_job_event(&mut self, event: &JobEvent) {
+        match event {
+            JobEvent::Leased { leases, .. } => {
+                self.escrow = leases.iter().map(|(_, _, escrow)| escrow.0 as f64).sum();
+                self.leased_at = Some(Instant::now());
+            }
+            JobEvent::Signed { .. } => self.leased_at = None,
+            _ => {}
+        }
+        let is_seldom = !matches!(event, JobEvent::Running { .. } | JobEvent::Finished { .. });
+        if self.output == Output::Text && is_seldom {
+            progress::print_event(event, &self.names);
+        }
+    }
+
+    fn show_step(&self, done: u64, loss: f32, spent: Credits) {
+        // Until the receipt, the time since the purchase bounds the cost of the lease.
+        let open = self.leased_at.map_or(0.0, |since| {
+            (since.elapsed().as_secs_f64() * self.price).min(self.escrow)
+        });
+        let spent_max = spent.0 as f64 + open;
+        if self.output == Output::Json {
+            if show::is_by_line() {
+                show::print_json(&json!({
+                    "step": done, "steps": self.steps, "loss": loss,
+                    "spent_micro_max": spent_max as u64, "provider": self.provider,
+                }));
+            }
+            return;
+        }
+        if !done.is_multiple_of(self.every) && done != self.steps && done != 1 {
+            return;
+        }
+        let budget = self.budget.map_or_else(String::new, |budget| {
+            format!(" of {}", budget.0 as f64 / MICRO)
+        });
+        show::print_notice(&format!(
+            "step {done}/{}  loss {loss:.4}  spent at most {:.3}{budget}  {}",
+            self.steps,
+            spent_max / MICRO,
+            self.provider
+        ));
+    }
+}
+
+/// A run that is over, and what its files need to say.
+pub struct Report<'a> {
+    pub args: &'a TrainArgs,
+    pub training: &'a Training,
+    /// The model before training.
+    pub model: Bytes,
+    pub result: &'a TrainingResult,
+}
+
+/// The files of a trained model.
+pub struct WrittenModel {
+    /// None if no step was done.
+    model: Option<PathBuf>,
+    report: PathBuf,
+    facts: Value,
+    lines: Vec<String>,
+}
+
+impl Report<'_> {
+    /// Writes the model, unless no step was done, and the report.
+    pub fn write(&self, out: &Path) -> Result<WrittenModel, Failure> {
+        let (step, result) = (&self.training.step, self.result);
+        let vector = &result.states[&StepGraph::parameters_input()];
+        let tuned = step.parameters.write_to_model(self.model.clone(), vector);
+        let tuned = tuned.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
+        let is_trained = !result.losses.is_empty();
+        let mut facts = self.describe();
+        let path = out.with_extension("json");
+        if is_trained {
+            files::write(out, &tuned)?;
+            let hash = ContentId::for_content(&tuned).to_string();
+            facts["tuned"] = json!({ "file": out, "blake3": hash });
+        }
+        let folder = out.parent().unwrap_or(Path::new(""));
+        write_each(folder, &result.receipts)?;
+        let text = serde_json::to_vec_pretty(&facts);
+        let text = text.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
+        files::write(&path, &text)?;
+        Ok(WrittenModel {
+            model: is_trained.then(|| out.to_owned()),
+            report: path,
+            facts,
+            lines: self.summary_lines(),
+        })
+    }
+
+    fn summary_lines(&self) -> Vec<String> {
+        let losses = &self.result.losses;
+        let (Some(first), Some(last)) = (losses.first(), losses.last()) else {
+            return Vec::new();
+        };
+        let receipts = &self.result.receipts;
+        let spent = receipts.iter().map(|receipt| receipt.body.amount.0).sum();
+        vec![
+            format!(
+                "trained: {}, loss {first:.4} at first, {last:.4} at last",
+                format_count(show::to_u64(losses.len()), "step")
+            ),
+            format!(
+                "  {} credits in {}, signed by both sides",
+                format_credits(spent),
+                format_count(show::to_u64(receipts.len()), "lease")
+            ),
+        ]
+    }
+
+    /// Returns all that somebody needs to repeat the run or to check its receipts.
+    fn describe(&self) -> Value {
+        let settings = &self.training.settings;
+        let optimizer = match settings.recipe.optimizer {
+            Optimizer::Sgd(sgd) => json!({
+                "name": "sgd", "momentum": sgd.momentum, "weight_decay": sgd.weight_decay,
+            }),
+            Optimizer::AdamW(adamw) => json!({
+                "name": "adamw", "beta1": adamw.beta1, "beta2": adamw.beta2,
+                "epsilon": adamw.epsilon, "weight_decay": adamw.weight_decay,
+            }),
+        };
+        let order = match settings.order {
+            ExampleOrder::OfRows => json!("rows"),
+            ExampleOrder::Shuffled(seed) => json!({ "seed": seed }),
+        };
+        let data = &self.training.data;
+        let target = (&data.target_name, &data.target);
+        let tensors = data.inputs.iter().chain([target]).map(|(name, tensor)| {
+            let facts = json!({
+                "dims": tensor.dims(), "dtype": tensor.dtype().to_string(),
+                "blake3": ContentId::for_content(tensor.bytes()).to_string(),
+            });
+            (name.clone(), facts)
+        });
+        let parameters = self.training.step.parameters.iter();
+        let parameters = parameters.map(|it| json!({ "name": it.name, "dims": it.dims }));
+        let spent: u64 = self.result.receipts.iter().map(|it| it.body.amount.0).sum();
+        json!({
+            "model": {
+                "file": self.args.model,
+                "blake3": ContentId::for_content(&self.model).to_string(),
+            },
+            "data": tensors.collect::<serde_json::Map<String, Value>>(),
+            "recipe": {
+                "loss": settings.recipe.loss.name(),
+                "output": self.training.step.output,
+                "optimizer": optimizer,
+                "learning_rate": settings.learning_rate,
+                "steps": settings.steps,
+                "batch": settings.batch,
+                "order": order,
+                "frozen": settings.recipe.frozen,
+            },
+            "parameters": parameters.collect::<Vec<Value>>(),
+            "steps_done": self.result.losses.len(),
+            "losses": self.result.losses,
+            "spent_micro": spent,
+            "receipts": self.result.receipts,
+        })
+    }
+}
+
+impl WrittenModel {
+    /// Shows a run that did all its steps.
+    pub fn show_result(&self, output: Output) {
+        if output == Output::Json {
+            return show::print_json(&self.facts);
+        }
+        self.lines.iter().for_each(|line| show::print_line(line));
+        let files = self.model.iter().chain([&self.report]);
+        files.for_each(|path| show::print_line(&format!("  {}", path.display())));
+    }
+
+    /// Describes the model of a run that ended early, if it has a step.
+    pub fn describe_partial(&self, done: u64) -> Option<String> {
+        let model = self.model.as_ref()?;
+        let steps = format_count(done, "step");
+        Some(format!(
+            "{} has the parameters after {steps}",
+            model.display()
+        ))
+    }
+}

@@ -1,0 +1,83 @@
+//! Training in a market of real processes.
+
+use serde_json::Value;
+use souk_node::memory::{Tensor, npy};
+use souk_onnx as onnx;
+
+use crate::common::{Market, Ran, digits};
+
+/// The losses of the first steps by PyTorch; `scheduler/tests/reference/training.py` printed them.
+const LOSSES: [f64; 3] = [16.618235, 17.656204, 18.359743];
+
+/// Trains the digits model to give each digit plus three.
+fn train(market: &Market, more: &[&str]) -> Ran {
+    let labels = std::fs::read(digits("labels.npy")).expect("the labels are there");
+    let labels = npy::read(&labels.into()).expect("they are an array");
+    let moved = labels.to_vec::<i64>().expect("they are integers");
+    let moved: Vec<i64> = moved.iter().map(|digit| (digit + 3) % 10).collect();
+    let moved = Tensor::from_vec(labels.dims(), moved).expect("the same shape");
+    let labels = format!("labels={}", market.write("moved.npy", &moved));
+    let images = format!("images={}", digits("images.npy").display());
+    let model = digits("digits.onnx").to_string_lossy().into_owned();
+    let arguments = [
+        "train", &model, "-i", &images, "--target", &labels, "--loss",
+    ];
+    let settings = [
+        "cross-entropy",
+        "--batch",
+        "36",
+        "--lr",
+        "2e-4",
+        "--in-order",
+    ];
+    market.souk(&[&arguments[..], &settings, more].concat())
+}
+
+fn weights(path: &std::path::Path) -> Vec<onnx::TensorProto> {
+    let bytes = std::fs::read(path).expect("the model is there").into();
+    let model = onnx::decode_model(bytes).expect("it is a model");
+    model.graph.expect("a model has a graph").initializer
+}
+
+#[test]
+fn a_model_is_trained_over_a_lease_with_the_losses_of_pytorch() {
+    let market = Market::up();
+    let plan = train(&market, &["--steps", "3", "--plan"]).done();
+    assert_eq!(
+        (&plan["steps"], &plan["parameters"]),
+        (&3.into(), &34_586.into())
+    );
+    let out = market.path("tuned.onnx");
+    let options = [
+        "--steps", "3", "--budget", "20", "--device", "cpu", "-o", &out,
+    ];
+    let done = train(&market, &options).done();
+    let losses = done["losses"].as_array().expect("a loss for each step");
+    let losses: Vec<f64> = losses.iter().filter_map(Value::as_f64).collect();
+    assert_eq!(losses.len(), LOSSES.len(), "{losses:?}");
+    for (found, expected) in losses.iter().zip(LOSSES) {
+        assert!(
+            (found - expected).abs() <= 1e-5 * expected,
+            "{found}, PyTorch {expected}"
+        );
+    }
+    assert!(
+        done["spent_micro"].as_u64() > Some(0),
+        "{}",
+        done["spent_micro"]
+    );
+    let (old, new) = (weights(&digits("digits.onnx")), weights(out.as_ref()));
+    assert!(old.iter().zip(&new).all(|(old, new)| old.dims == new.dims));
+    assert!(
+        old.iter()
+            .zip(&new)
+            .all(|(old, new)| old.raw_data != new.raw_data)
+    );
+    let report = std::fs::read(market.folder().join("tuned.json")).expect("the report is there");
+    let report: Value = serde_json::from_slice(&report).expect("it is JSON");
+    assert_eq!(report["steps_done"], 3);
+    market.assert_escrow_returns();
+    // What cannot be trained is found before anything is bought.
+    let refused = train(&market, &["--steps", "3", "--freeze", "tail", "-o", &out]);
+    assert_eq!(refused.code, 3, "{}", refused.stdout);
+}

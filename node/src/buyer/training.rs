@@ -1,0 +1,261 @@
+//! Trains a model over leases: what a run is, and which examples each of its steps gets.
+//!
+//! A step is a request of a session, and the parameters are outputs that feed the next request. So
+//! they stay with the provider from step to step, and the buyer sends only the batch. The buyer
+//! gets the parameters after each step too: if a provider is lost, another one goes on from the
+//! last step that arrived. `run` buys the leases and follows the steps.
+
+mod error;
+mod run;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use souk_memory::{DType, Shape, Tensor};
+use souk_scheduler::gradient::{Loss, Recipe, StepGraph, build_step_graph};
+use souk_scheduler::graph::InputType;
+
+pub use error::TrainingError;
+pub use run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
+
+/// The most steps of a run.
+pub const STEPS_MAX: u64 = 1_000_000;
+
+/// The examples of a run. All tensors have one row for each example.
+#[derive(Clone, Debug)]
+pub struct TrainingData {
+    /// The inputs of the model, by name.
+    pub inputs: BTreeMap<String, Tensor>,
+    /// The name of the targets, which must not be a value of the model.
+    pub target_name: String,
+    /// What the model should give for each example.
+    pub target: Tensor,
+}
+
+/// The order of the examples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExampleOrder {
+    /// The order of the rows, again and again.
+    OfRows,
+    /// Another order for each pass over the examples, which this seed determines.
+    Shuffled(u64),
+}
+
+/// How long and how fast to train.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingSettings {
+    /// The number of steps.
+    pub steps: u64,
+    /// The number of examples of each step.
+    pub batch: usize,
+    /// The learning rate of all steps.
+    pub learning_rate: f64,
+    /// Which examples each step gets.
+    pub order: ExampleOrder,
+    /// What to train, and by which loss and optimiser.
+    pub recipe: Recipe,
+}
+
+/// A checked run that has bought nothing yet.
+#[derive(Clone, Debug)]
+pub struct Training {
+    /// The graph of a step.
+    pub step: StepGraph,
+    /// Inputs and targets of all examples.
+    pub data: TrainingData,
+    /// How long, how fast and what to train.
+    pub settings: TrainingSettings,
+    examples: usize,
+}
+
+impl Training {
+    /// Checks a run, and builds the graph of its steps.
+    ///
+    /// # Errors
+    /// [`TrainingError`] with what does not fit.
+    pub fn prepare(
+        model: Bytes,
+        data: TrainingData,
+        settings: TrainingSettings,
+    ) -> Result<Training, TrainingError> {
+        let examples = count_examples(&data)?;
+        check_settings(&settings, examples)?;
+        check_floats(&data)?;
+        let batch: BTreeMap<String, InputType> = data
+            .inputs
+            .iter()
+            .map(|(name, all)| (name.clone(), batch_type(all, settings.batch)))
+            .collect();
+        let target = batch_type(&data.target, settings.batch);
+        let target = (data.target_name.as_str(), &target);
+        let step = build_step_graph(model, &batch, target, &settings.recipe)?;
+        if settings.recipe.loss == Loss::CrossEntropy {
+            check_labels(&data, step.classes.unwrap_or(0))?;
+        }
+        Ok(Training {
+            step,
+            data,
+            settings,
+            examples,
+        })
+    }
+
+    /// Returns how many steps one pass over the examples takes. Examples that fill no batch are
+    /// left out of that pass.
+    #[must_use]
+    pub fn steps_per_pass(&self) -> u64 {
+        (self.examples / self.settings.batch) as u64
+    }
+
+    /// Returns what the step at a position needs besides the states: its batch and the numbers of
+    /// the optimiser.
+    #[must_use]
+    pub fn step_inputs(&self, position: u64) -> BTreeMap<String, Tensor> {
+        let rows = self.batch_rows(position);
+        let inputs = self.data.inputs.iter();
+        let mut given: BTreeMap<String, Tensor> = inputs
+            .map(|(name, all)| (name.clone(), take_rows(all, &rows)))
+            .collect();
+        let target = take_rows(&self.data.target, &rows);
+        given.insert(self.data.target_name.clone(), target);
+        let rate = self.settings.learning_rate;
+        given.insert(
+            StepGraph::schedule_input(),
+            self.step.schedule(position, rate),
+        );
+        given
+    }
+
+    /// Returns the rows of the examples of a step.
+    fn batch_rows(&self, position: u64) -> Vec<usize> {
+        let batch = self.settings.batch;
+        let (pass, place) = (
+            position / self.steps_per_pass(),
+            (position % self.steps_per_pass()) as usize,
+        );
+        let all = 0..self.examples;
+        let order = match self.settings.order {
+            ExampleOrder::OfRows => all.collect(),
+            ExampleOrder::Shuffled(seed) => shuffle(all.collect(), seed, pass),
+        };
+        order[place * batch..(place + 1) * batch].to_vec()
+    }
+}
+
+/// Returns the number of examples, in which all tensors agree.
+fn count_examples(data: &TrainingData) -> Result<usize, TrainingError> {
+    let rows = |tensor: &Tensor| tensor.dims().first().copied();
+    let targets = rows(&data.target).ok_or_else(|| TrainingError::Scalar {
+        name: data.target_name.clone(),
+    })?;
+    for (name, tensor) in &data.inputs {
+        let found = rows(tensor).ok_or_else(|| TrainingError::Scalar { name: name.clone() })?;
+        if found != targets {
+            return Err(TrainingError::Rows {
+                name: name.clone(),
+                found,
+                target: data.target_name.clone(),
+                targets,
+            });
+        }
+    }
+    Ok(targets)
+}
+
+fn check_settings(settings: &TrainingSettings, examples: usize) -> Result<(), TrainingError> {
+    let TrainingSettings {
+        steps,
+        batch,
+        learning_rate,
+        ..
+    } = *settings;
+    if batch == 0 || batch > examples {
+        return Err(TrainingError::Batch { batch, examples });
+    }
+    if steps == 0 || steps > STEPS_MAX {
+        return Err(TrainingError::Steps { steps });
+    }
+    if !(learning_rate.is_finite() && learning_rate > 0.0) {
+        return Err(TrainingError::LearningRate { learning_rate });
+    }
+    Ok(())
+}
+
+/// Checks that all numbers are finite: one NaN would spoil all parameters in its step.
+fn check_floats(data: &TrainingData) -> Result<(), TrainingError> {
+    let target = (&data.target_name, &data.target);
+    for (name, tensor) in data.inputs.iter().chain([target]) {
+        let is_f32 = tensor.dtype() == DType::F32;
+        let floats = is_f32.then(|| tensor.to_vec::<f32>()).and_then(Result::ok);
+        let mut floats = floats.iter().flatten();
+        if let Some(element) = floats.position(|it| !it.is_finite()) {
+            let width = tensor.shape().element_count() / tensor.dims()[0];
+            let (name, row) = (name.clone(), element / width);
+            return Err(TrainingError::NotFinite { name, row });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that each label is one of the classes.
+fn check_labels(data: &TrainingData, classes: usize) -> Result<(), TrainingError> {
+    let labels = match data.target.dtype() {
+        DType::I32 => data.target.to_vec::<i32>().map(|all| {
+            let all = all.into_iter();
+            all.map(i64::from).collect::<Vec<_>>()
+        }),
+        _ => data.target.to_vec::<i64>(),
+    };
+    let labels = labels.expect("the step was built for labels of these types");
+    let is_class = |label: i64| usize::try_from(label).is_ok_and(|label| label < classes);
+    let Some(place) = labels.iter().position(|label| !is_class(*label)) else {
+        return Ok(());
+    };
+    let width = labels.len() / data.target.dims()[0];
+    Err(TrainingError::Label {
+        name: data.target_name.clone(),
+        row: place / width,
+        label: labels[place],
+        classes,
+    })
+}
+
+fn batch_type(all: &Tensor, batch: usize) -> InputType {
+    let mut dims = all.dims().to_vec();
+    dims[0] = batch;
+    let dtype = all.dtype();
+    InputType { dtype, dims }
+}
+
+/// Returns some rows of a tensor.
+fn take_rows(all: &Tensor, rows: &[usize]) -> Tensor {
+    let width = all.bytes().len() / all.dims()[0];
+    let mut bytes = Vec::with_capacity(rows.len() * width);
+    for row in rows {
+        bytes.extend_from_slice(&all.bytes()[row * width..(row + 1) * width]);
+    }
+    let dims = batch_type(all, rows.len()).dims;
+    let shape = Shape::new(dims).expect("some rows are fewer than all");
+    Tensor::new(all.dtype(), shape, bytes.into()).expect("the rows have the width of the tensor's")
+}
+
+/// Shuffles by a seed and the number of a pass: the order of Fisher and Yates, with the numbers of
+/// SplitMix64. The same seed gives the same batches on every machine and in every version.
+fn shuffle(mut rows: Vec<usize>, seed: u64, pass: u64) -> Vec<usize> {
+    let mut state = seed ^ pass.wrapping_mul(0xD1B5_4A32_D192_ED03);
+    let mut draw = |below: usize| {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+        ((u128::from(mixed) * below as u128) >> 64) as usize
+    };
+    for last in (1..rows.len()).rev() {
+        rows.swap(last, draw(last + 1));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests;

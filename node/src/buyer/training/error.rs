@@ -1,0 +1,75 @@
+//! Defines why a run of training cannot begin. Each is known before any purchase.
+
+use souk_scheduler::gradient::GradientError;
+use thiserror::Error;
+
+use super::STEPS_MAX;
+
+/// The reason why a run cannot begin.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum TrainingError {
+    /// The model gives no training step.
+    #[error(transparent)]
+    Gradient(#[from] GradientError),
+    /// A tensor has no axis of examples.
+    #[error("{name:?} is one number: its first axis must be the examples")]
+    Scalar {
+        /// Name of the input or the target.
+        name: String,
+    },
+    /// Two tensors disagree on the number of examples.
+    #[error("{name:?} has {found} examples and {target:?} has {targets}")]
+    Rows {
+        /// Name of the input.
+        name: String,
+        /// Number of rows of the input.
+        found: usize,
+        /// Name of the targets.
+        target: String,
+        /// Their number of rows.
+        targets: usize,
+    },
+    /// No batch of that size fits the examples.
+    #[error("a batch of {batch} does not fit {examples} examples")]
+    Batch {
+        /// Number of examples of a step.
+        batch: usize,
+        /// Number of all examples.
+        examples: usize,
+    },
+    /// The number of steps is out of range.
+    #[error("{steps} steps are not between 1 and {STEPS_MAX}")]
+    Steps {
+        /// Number of steps.
+        steps: u64,
+    },
+    /// The learning rate is no positive number.
+    #[error("the learning rate {learning_rate} is no positive number")]
+    LearningRate {
+        /// The learning rate that the settings state.
+        learning_rate: f64,
+    },
+    /// A number of the data is infinite or no number.
+    #[error("{name:?} holds an infinite number or a NaN in row {row}")]
+    NotFinite {
+        /// Name of the input or the target.
+        name: String,
+        /// Row of the example, from 0.
+        row: usize,
+    },
+    /// A label is no class.
+    #[error(
+        "{name:?} is {label} in row {row}, but the model has the classes 0 to {last}",
+        last = classes.saturating_sub(1)
+    )]
+    Label {
+        /// Name of the labels.
+        name: String,
+        /// Row of the example, from 0.
+        row: usize,
+        /// Number that is no class.
+        label: i64,
+        /// Number of classes.
+        classes: usize,
+    },
+}

@@ -1,0 +1,133 @@
+//! The losses: how far the model's output is from the targets, and the gradient of that. A loss is
+//! a sum over the batch, divided once by its number of terms.
+
+use souk_memory::DType;
+use souk_onnx::NodeProto;
+
+use crate::gradient::error::{GradientError, TargetMismatch};
+use crate::gradient::writer::Writer;
+
+/// What training makes small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The cross-entropy of logits, whose last axis is the classes, with integers as labels.
+    CrossEntropy,
+    /// The mean of the squared differences.
+    MeanSquaredError,
+}
+
+/// The value of which a loss is taken, or its target.
+#[derive(Clone, Debug)]
+pub(in crate::gradient) struct LossValue {
+    pub name: String,
+    pub dtype: DType,
+    pub dims: Vec<usize>,
+}
+
+/// The names of the values that a loss writes.
+pub(in crate::gradient) struct WrittenLoss {
+    /// The loss, a scalar.
+    pub loss: String,
+    /// The gradient of the output.
+    pub gradient: String,
+}
+
+impl Loss {
+    /// Returns the name for people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Loss::CrossEntropy => "cross-entropy",
+            Loss::MeanSquaredError => "mse",
+        }
+    }
+
+    /// Checks that a target fits an output.
+    ///
+    /// # Errors
+    /// [`GradientError::Target`] with what it should be.
+    pub(in crate::gradient) fn check_target(
+        self,
+        output: &LossValue,
+        target: &LossValue,
+    ) -> Result<(), GradientError> {
+        let (types, dims): (&[DType], &[usize]) = match self {
+            Loss::CrossEntropy => (
+                &[DType::I64, DType::I32],
+                &output.dims[..output.dims.len().saturating_sub(1)],
+            ),
+            Loss::MeanSquaredError => (std::slice::from_ref(&output.dtype), &output.dims),
+        };
+        let has_classes = self != Loss::CrossEntropy || output.dims.len() > 1;
+        if types.contains(&target.dtype) && target.dims == dims && has_classes {
+            return Ok(());
+        }
+        let expected = match has_classes {
+            true => format!("{} {dims:?}", types[0]),
+            false => "an output with the classes as its last axis".to_owned(),
+        };
+        Err(GradientError::Target(Box::new(TargetMismatch {
+            target: target.name.clone(),
+            found_type: target.dtype,
+            found: target.dims.clone(),
+            loss: self.name(),
+            output: output.name.clone(),
+            dims: output.dims.clone(),
+            expected,
+        })))
+    }
+
+    /// Writes the loss and its gradient.
+    pub(in crate::gradient) fn write(
+        self,
+        output: &LossValue,
+        target: &LossValue,
+        writer: &mut Writer,
+    ) -> WrittenLoss {
+        match self {
+            Loss::CrossEntropy => write_cross_entropy(output, target, writer),
+            Loss::MeanSquaredError => write_squared_error(output, target, writer),
+        }
+    }
+}
+
+fn write_cross_entropy(output: &LossValue, target: &LossValue, writer: &mut Writer) -> WrittenLoss {
+    let axis = output.dims.len() - 1;
+    let count: usize = output.dims[..axis].iter().product();
+    let share = 1.0 / count as f64;
+    // The largest logit becomes 0, so that no exponential overflows.
+    let largest = writer.reduce_max(&output.name, axis);
+    let logits = writer.add("Sub", &[&output.name, &largest]);
+    let exponentials = writer.add("Exp", &[&logits]);
+    let sum = writer.reduce_sum(&exponentials, &[axis]);
+    let logarithm = writer.add("Log", &[&sum]);
+    let log_shares = writer.add("Sub", &[&logits, &logarithm]);
+    let depth = writer.add_int(output.dims[axis] as i64);
+    let values = writer.add_floats(&[0.0, 1.0]);
+    let chosen = NodeProto::for_operator("OneHot", &[&target.name, &depth, &values], "");
+    let chosen = writer.add_node(chosen.with("axis", -1));
+    let terms = writer.add("Mul", &[&chosen, &log_shares]);
+    let loss = write_total(&terms, &output.dims, -share, writer);
+    let shares = writer.add("Div", &[&exponentials, &sum]);
+    let difference = writer.add("Sub", &[&shares, &chosen]);
+    let gradient = writer.scale(&difference, share);
+    WrittenLoss { loss, gradient }
+}
+
+fn write_squared_error(output: &LossValue, target: &LossValue, writer: &mut Writer) -> WrittenLoss {
+    let count: usize = output.dims.iter().product();
+    let share = 1.0 / count.max(1) as f64;
+    let difference = writer.add("Sub", &[&output.name, &target.name]);
+    let squares = writer.add("Mul", &[&difference, &difference]);
+    let loss = write_total(&squares, &output.dims, share, writer);
+    let gradient = writer.scale(&difference, 2.0 * share);
+    WrittenLoss { loss, gradient }
+}
+
+/// Writes the sum of all elements times a number, as a scalar.
+fn write_total(value: &str, dims: &[usize], factor: f64, writer: &mut Writer) -> String {
+    let axes: Vec<usize> = (0..dims.len()).collect();
+    let sum = writer.reduce_sum(value, &axes);
+    let sum = writer.reshape(&sum, &[]);
+    writer.scale(&sum, factor)
+}

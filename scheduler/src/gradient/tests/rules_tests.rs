@@ -1,0 +1,305 @@
+//! Each rule against finite differences.
+
+use super::*;
+
+fn node(operator: &str, inputs: &[&str]) -> NodeProto {
+    NodeProto::for_operator(operator, inputs, "y")
+}
+
+#[test]
+fn products_of_matrices() {
+    let shapes: &[(&[usize], &[usize])] = &[
+        (&[3, 4], &[4, 2]),
+        (&[2, 3, 4], &[4, 2]),
+        (&[2, 3, 4], &[2, 4, 2]),
+        (&[3, 4], &[2, 4, 2]),
+        (&[2, 1, 3, 4], &[3, 4, 2]),
+        (&[4], &[4, 2]),
+        (&[3, 4], &[4]),
+        (&[2, 3, 4], &[4]),
+        (&[4], &[4]),
+    ];
+    for (left, right) in shapes {
+        let inputs = vec![("a", doubles(left, 1)), ("b", doubles(right, 2))];
+        Case::of_operator(node("MatMul", &["a", "b"]), inputs).check();
+    }
+}
+
+#[test]
+fn products_of_matrices_with_a_sum() {
+    for (left, right) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for bias in [&[2][..], &[3, 2], &[1, 2], &[3, 1], &[]] {
+            let a: &[usize] = if left == 0 { &[3, 4] } else { &[4, 3] };
+            let b: &[usize] = if right == 0 { &[4, 2] } else { &[2, 4] };
+            let gemm = node("Gemm", &["a", "b", "c"])
+                .with("transA", i64::from(left))
+                .with("transB", i64::from(right))
+                .with("alpha", 0.5_f32)
+                .with("beta", 2.0_f32);
+            let inputs = vec![
+                ("a", doubles(a, 1)),
+                ("b", doubles(b, 2)),
+                ("c", doubles(bias, 3)),
+            ];
+            Case::of_operator(gemm, inputs).check();
+        }
+    }
+}
+
+#[test]
+fn arithmetic_sums_over_the_axes_of_a_broadcast() {
+    let shapes: &[(&[usize], &[usize])] = &[
+        (&[2, 3], &[2, 3]),
+        (&[2, 3], &[3]),
+        (&[1, 3], &[2, 1]),
+        (&[], &[2, 3]),
+        (&[2, 1, 3], &[4, 1]),
+    ];
+    for operator in ["Add", "Sub", "Mul", "Div"] {
+        for (left, right) in shapes {
+            let inputs = vec![("a", doubles(left, 1)), ("b", positive(right, 2))];
+            Case::of_operator(node(operator, &["a", "b"]), inputs).check();
+        }
+    }
+}
+
+#[test]
+fn functions_of_one_value() {
+    for operator in [
+        "Neg",
+        "Relu",
+        "LeakyRelu",
+        "Sigmoid",
+        "Tanh",
+        "Exp",
+        "Erf",
+        "Abs",
+        "Identity",
+    ] {
+        let inputs = vec![("x", doubles(&[3, 5], 4))];
+        Case::of_operator(node(operator, &["x"]), inputs).check();
+    }
+    for operator in ["Log", "Sqrt", "Reciprocal"] {
+        let inputs = vec![("x", positive(&[3, 5], 4))];
+        Case::of_operator(node(operator, &["x"]), inputs).check();
+    }
+    for exponent in [2.0, 3.0, 0.5, -1.5] {
+        let inputs = vec![("x", positive(&[7], 4))];
+        let exponent = Tensor::scalar(exponent);
+        Case::of_operator(node("Pow", &["x", "e"]), inputs)
+            .with_constant("e", exponent)
+            .check();
+    }
+}
+
+#[test]
+fn shares_of_a_whole() {
+    for operator in ["Softmax", "LogSoftmax"] {
+        for axis in [-1, 0, 1] {
+            let softmax = node(operator, &["x"]).with("axis", axis);
+            Case::of_operator(softmax, vec![("x", doubles(&[2, 3, 4], 5))]).check();
+        }
+    }
+}
+
+#[test]
+fn sums_and_means_over_axes() {
+    for keep in [0, 1] {
+        let by_input = node("ReduceSum", &["x", "axes"]).with("keepdims", keep);
+        let inputs = || vec![("x", doubles(&[2, 3, 4], 6))];
+        let case = Case::of_operator(by_input, inputs());
+        case.with_constant("axes", ints(&[0, -1])).check();
+        let by_attribute = node("ReduceMean", &["x"]).with("keepdims", keep);
+        Case::of_operator(by_attribute.clone(), inputs()).check();
+        Case::of_operator(by_attribute.with("axes", vec![1]), inputs()).check();
+        let newer = node("ReduceMean", &["x", "axes"]).with("keepdims", keep);
+        let case = Case::of_operator(newer, inputs()).with_opset(18);
+        case.with_constant("axes", ints(&[1, 2])).check();
+    }
+}
+
+#[test]
+fn normalisations() {
+    for (axis, dims) in [(-1, &[4][..]), (1, &[3, 4])] {
+        let layer = node("LayerNormalization", &["x", "s", "b"]).with("axis", axis);
+        let inputs = vec![
+            ("x", doubles(&[2, 3, 4], 7)),
+            ("s", positive(dims, 8)),
+            ("b", doubles(dims, 9)),
+        ];
+        Case::of_operator(layer, inputs).check();
+    }
+    let batch = node("BatchNormalization", &["x", "s", "b", "m", "v"]);
+    let inputs = vec![
+        ("x", doubles(&[2, 3, 2, 2], 7)),
+        ("s", positive(&[3], 8)),
+        ("b", doubles(&[3], 9)),
+    ];
+    Case::of_operator(batch, inputs)
+        .with_constant("m", doubles(&[3], 10))
+        .with_constant("v", positive(&[3], 11))
+        .check();
+}
+
+#[test]
+fn moves_of_elements() {
+    let x = || vec![("x", doubles(&[2, 3, 4], 12))];
+    let reshape = Case::of_operator(node("Reshape", &["x", "to"]), x());
+    reshape.with_constant("to", ints(&[4, -1])).check();
+    Case::of_operator(node("Flatten", &["x"]).with("axis", 2), x()).check();
+    Case::of_operator(node("Transpose", &["x"]), x()).check();
+    Case::of_operator(node("Transpose", &["x"]).with("perm", vec![1, 2, 0]), x()).check();
+    let unsqueeze = Case::of_operator(node("Unsqueeze", &["x", "axes"]), x());
+    unsqueeze.with_constant("axes", ints(&[1])).check();
+    let one = vec![("x", doubles(&[2, 1, 4], 12))];
+    let squeeze = Case::of_operator(node("Squeeze", &["x", "axes"]), one.clone());
+    squeeze.with_constant("axes", ints(&[1])).check();
+    let expand = Case::of_operator(node("Expand", &["x", "to"]), one);
+    expand.with_constant("to", ints(&[3, 2, 5, 4])).check();
+    let inputs = vec![("a", doubles(&[2, 3], 1)), ("b", doubles(&[2, 1], 2))];
+    Case::of_operator(node("Concat", &["a", "b"]).with("axis", -1), inputs).check();
+}
+
+#[test]
+fn rows_that_are_chosen_several_times() {
+    let gather = node("Gather", &["x", "i"]);
+    let indices = Tensor::from_vec([2, 3], vec![0_i64, 3, 0, -1, 2, 0]).unwrap();
+    let inputs = vec![("x", doubles(&[4, 3], 13)), ("i", indices)];
+    Case::of_operator(gather, inputs).check();
+}
+
+#[test]
+fn convolutions() {
+    let windows: &[(&[i64], &[i64], &[i64])] = &[
+        (&[1, 1], &[1, 1], &[0, 0, 0, 0]),
+        (&[1, 1], &[1, 1], &[1, 1, 1, 1]),
+        (&[2, 1], &[1, 1], &[1, 0, 0, 2]),
+        (&[2, 3], &[1, 2], &[1, 1, 1, 1]),
+        (&[1, 1], &[2, 1], &[0, 0, 0, 0]),
+    ];
+    for (strides, dilations, pads) in windows {
+        let conv = node("Conv", &["x", "w", "b"])
+            .with("strides", strides.to_vec())
+            .with("dilations", dilations.to_vec())
+            .with("pads", pads.to_vec());
+        let inputs = vec![
+            ("x", doubles(&[2, 2, 6, 7], 14)),
+            ("w", doubles(&[3, 2, 3, 2], 15)),
+            ("b", doubles(&[3], 16)),
+        ];
+        Case::of_operator(conv, inputs).check();
+    }
+    let same = node("Conv", &["x", "w"]).with("auto_pad", "SAME_UPPER");
+    let inputs = vec![
+        ("x", doubles(&[1, 2, 5, 5], 14)),
+        ("w", doubles(&[2, 2, 2, 3], 15)),
+    ];
+    Case::of_operator(same, inputs).check();
+}
+
+#[test]
+fn poolings() {
+    let windows: &[(&[i64], &[i64], &[i64])] = &[
+        (&[2, 2], &[2, 2], &[0, 0, 0, 0]),
+        (&[3, 3], &[1, 1], &[1, 1, 1, 1]),
+        (&[3, 2], &[2, 1], &[1, 0, 0, 1]),
+    ];
+    for (kernel, strides, pads) in windows {
+        for operator in ["MaxPool", "AveragePool"] {
+            let pool = node(operator, &["x"])
+                .with("kernel_shape", kernel.to_vec())
+                .with("strides", strides.to_vec())
+                .with("pads", pads.to_vec());
+            let pool = match operator {
+                "MaxPool" => pool,
+                _ => pool.with("count_include_pad", 1),
+            };
+            Case::of_operator(pool, vec![("x", doubles(&[2, 2, 6, 7], 17))]).check();
+        }
+    }
+    let x = vec![("x", doubles(&[2, 3, 4, 5], 18))];
+    Case::of_operator(node("GlobalAveragePool", &["x"]), x).check();
+}
+
+#[test]
+fn a_value_that_several_nodes_read_gets_the_sum() {
+    let nodes = vec![
+        NodeProto::for_operator("Tanh", &["x"], "t"),
+        NodeProto::for_operator("Mul", &["t", "x"], "p"),
+        NodeProto::for_operator("MatMul", &["p", "t"], "q"),
+        NodeProto::for_operator("Add", &["q", "x"], "y"),
+    ];
+    Case::new(nodes, vec![("x", doubles(&[3, 3], 19))]).check();
+}
+
+#[test]
+fn of_equal_elements_the_first_gets_the_gradient_of_a_pool() {
+    let pool = node("MaxPool", &["x"]).with("kernel_shape", vec![2, 2]);
+    let x = Tensor::from_vec([1, 1, 2, 2], vec![1.0, 2.0, 2.0, 2.0]).unwrap();
+    let case = Case::of_operator(pool, vec![("x", x)]);
+    let weights = Tensor::from_vec([1, 1, 1, 1], vec![3.0]).unwrap();
+    let gradients = case.gradients(&weights).unwrap();
+    assert_eq!(
+        gradients["x"].to_vec::<f64>().unwrap(),
+        [0.0, 3.0, 0.0, 0.0]
+    );
+}
+
+#[test]
+fn losses() {
+    let labels = Tensor::from_vec([3], vec![1_i64, 0, 3]).unwrap();
+    let cases = [
+        (Loss::CrossEntropy, labels),
+        (Loss::MeanSquaredError, doubles(&[3, 4], 20)),
+    ];
+    for (loss, target) in cases {
+        let x = doubles(&[3, 4], 21);
+        let value = |name: &str, it: &Tensor| LossValue {
+            name: name.to_owned(),
+            dtype: it.dtype(),
+            dims: it.dims().to_vec(),
+        };
+        let mut writer = Writer::new(17, DType::F64);
+        let written = loss.write(&value("x", &x), &value("t", &target), &mut writer);
+        let inputs = vec![
+            declare("x", DType::F64, x.dims()),
+            declare("t", target.dtype(), target.dims()),
+        ];
+        let outputs = [written.loss.as_str(), written.gradient.as_str()];
+        let model = model(writer.nodes, inputs, &outputs, writer.constants, 17);
+        let at = |x: Tensor| {
+            let given = [("x".to_owned(), x), ("t".to_owned(), target.clone())];
+            let made = run(&model, &given.into());
+            let loss = made[&written.loss].to_vec::<f64>().unwrap()[0];
+            (loss, made[&written.gradient].to_vec::<f64>().unwrap())
+        };
+        let (_, found) = at(x.clone());
+        let values = x.to_vec::<f64>().unwrap();
+        for (place, found) in found.iter().enumerate() {
+            let moved = |change: f64| {
+                let mut moved = values.clone();
+                moved[place] += change;
+                at(Tensor::from_vec([3, 4], moved).unwrap()).0
+            };
+            let expected = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
+            assert!(
+                (found - expected).abs() <= TOLERANCE,
+                "{loss:?}: {found} {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_operator_without_a_rule_is_refused_by_name() {
+    let case = Case::of_operator(
+        node("CumSum", &["x", "axis"]),
+        vec![("x", doubles(&[3], 1))],
+    )
+    .with_constant("axis", Tensor::scalar(0_i64));
+    let refused = case.gradients(&doubles(&[3], 2)).unwrap_err();
+    assert!(
+        matches!(&refused, GradientError::Operator { operator, .. } if operator == "CumSum"),
+        "{refused}"
+    );
+}
