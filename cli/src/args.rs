@@ -38,7 +38,7 @@ pub use examples::{Example, add_examples};
 pub use generate::{ChatArgs, GenerateArgs, LeaseArgs, OpenaiArgs, PlacementArgs, SamplingArgs};
 pub use global::{GlobalArgs, Output, apply_color_choice};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
-pub use market::{Market, MarketCreateArgs};
+pub use market::{Market, MarketCreateArgs, VerifyArgs};
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
 #[cfg(feature = "gateway")]
 pub use serve::{PageArgs, ServeArgs};

@@ -7,8 +7,8 @@ use raft::eraftpb::{Entry, HardState};
 
 use crate::check::{Check, ForgedCommand, Verdict, batch_of, checks_of};
 use crate::checkpoint::Checkpoint;
+use crate::digest::Digest;
 use crate::disk::Disk;
-use crate::history::Digest;
 use crate::ids::{LogIndex, LogTime, ReplicaId};
 use crate::machine::StateMachine;
 use crate::replica::{ApplyError, Replica, ReplicaConfig, StartError};

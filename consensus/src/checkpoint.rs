@@ -2,7 +2,7 @@
 //! checkpoints, because all of them must reach the same one.
 
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::history::Digest;
+use crate::digest::Digest;
 use crate::ids::{LogIndex, Term};
 
 /// The state at one index as two digests, which must be equal on all replicas.

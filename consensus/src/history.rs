@@ -1,14 +1,18 @@
-//! Computes one hash, the history root, over all commands and results ever applied, so that
-//! replicas can compare their whole pasts by it. It is an append-only Merkle log shaped as in RFC
-//! 6962, hashed with BLAKE3.
+//! Computes one hash, the history root, over everything ever applied, so that anyone can compare
+//! whole pasts by it. It is an append-only Merkle tree as in RFC 6962, hashed with SHA-256.
 //!
-//! A history stores only the right edge, one digest for each set bit of the size, so it can append
-//! a leaf with about two hashes. Two logs of one size have the same root if and only if they are
-//! equal. The shape allows inclusion paths for receipts.
+//! A history stores the right edge of the tree, so it can append a leaf with about two hashes, and
+//! the hashes of the tile that is still open on each level. A full tile leaves the history as a
+//! [`Tile`], which a validator keeps as a file that never changes (C2SP `tlog-tiles`). Two trees of
+//! one size have the same root if and only if they are equal.
 
-use std::fmt;
+use sha2::{Digest as _, Sha256};
 
 use crate::codec::{Reader, TruncationError, Writer};
+use crate::digest::Digest;
+use crate::ids::LogTime;
+use crate::machine::Position;
+use crate::tiles::{TILE_BITS, TILE_HASHES, Tile, TileId};
 
 /// Precedes a leaf's content, so that a leaf cannot pass as a node (RFC 6962, 2.1).
 const LEAF: u8 = 0;
@@ -16,50 +20,73 @@ const LEAF: u8 = 0;
 /// Precedes a node's two children.
 const NODE: u8 = 1;
 
-/// A BLAKE3 digest that prints as hex.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Digest(pub [u8; 32]);
+/// The bytes of a leaf's content.
+pub const LEAF_BYTES: usize = 84;
 
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+/// One application of a command, or of time alone, as a leaf of the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// The position of the command in the log.
+    pub at: Position,
+    /// The log's clock when it was applied.
+    pub time: LogTime,
+    /// The BLAKE3 hash of the command; that of no bytes for a tick.
+    pub command: Digest,
+    /// The machine's digest of the result and all consequences; see
+    /// [`crate::StateMachine::result_digest`].
+    pub result: Digest,
+}
+
+impl Leaf {
+    /// Encodes the content of the leaf: index, offset and time in little-endian order, then both
+    /// hashes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; LEAF_BYTES] {
+        let mut bytes = [0; LEAF_BYTES];
+        bytes[..8].copy_from_slice(&self.at.index.0.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.at.offset.to_le_bytes());
+        bytes[12..20].copy_from_slice(&self.time.0.to_le_bytes());
+        bytes[20..52].copy_from_slice(&self.command.0);
+        bytes[52..].copy_from_slice(&self.result.0);
+        bytes
+    }
+
+    /// Returns the leaf's hash in the tree.
+    #[must_use]
+    pub fn hash(&self) -> Digest {
+        hash_leaf(&self.encode())
     }
 }
 
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// All commands and results ever applied, as one root.
+/// Everything ever applied, as one root, and the tiles that are not full yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     size: u64,
+    /// The roots of the whole subtrees that make the tree, one for each set bit of the size, the
+    /// largest first.
     edge: Vec<Digest>,
+    /// The hashes of the open tile of each level, the lowest level first.
+    open_tiles: Vec<Vec<Digest>>,
 }
 
 impl History {
-    /// Computes the leaf of a command and its result.
-    #[must_use]
-    pub fn hash_leaf(command: &[u8], result: &[u8]) -> Digest {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&[LEAF]);
-        hasher.update(&(command.len() as u64).to_le_bytes());
-        hasher.update(command);
-        hasher.update(result);
-        Digest(*hasher.finalize().as_bytes())
-    }
-
-    /// Appends a leaf.
-    pub fn push(&mut self, leaf: Digest) {
+    /// Appends a leaf's hash. Adds the tiles that it fills to `full`.
+    pub fn push(&mut self, leaf: Digest, full: &mut Vec<Tile>) {
+        self.push_open(0, leaf);
         let mut whole = leaf;
-        for _ in 0..self.size.trailing_ones() {
-            let left = self
-                .edge
-                .pop()
-                .expect("one digest for each set bit of the size");
+        for joined in 1..=self.size.trailing_ones() {
+            let left = self.edge.pop();
+            let left = left.expect("one digest for each set bit of the size");
             whole = hash_node(left, whole);
+            if joined % TILE_BITS == 0 {
+                let level = joined / TILE_BITS - 1;
+                let hashes = std::mem::take(&mut self.open_tiles[level as usize]);
+                assert_eq!(hashes.len(), TILE_HASHES, "a joined tile is full");
+                let index = self.size >> joined;
+                let id = TileId { level, index };
+                full.push(Tile { id, hashes });
+                self.push_open(level as usize + 1, whole);
+            }
         }
         self.edge.push(whole);
         self.size += 1;
@@ -70,26 +97,35 @@ impl History {
         );
     }
 
+    fn push_open(&mut self, level: usize, hash: Digest) {
+        if self.open_tiles.len() <= level {
+            self.open_tiles.resize_with(level + 1, Vec::new);
+        }
+        self.open_tiles[level].push(hash);
+    }
+
     /// Returns the number of leaves.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Returns the root; the root of an empty log is the hash of no bytes.
+    /// Returns the hashes of the open tile of each level, the lowest level first.
     #[must_use]
-    pub fn root(&self) -> Digest {
-        let mut digests = self.edge.iter().rev().copied();
-        match digests.next() {
-            Some(last) => digests.fold(last, |right, left| hash_node(left, right)),
-            None => Digest(*blake3::hash(&[]).as_bytes()),
-        }
+    pub fn open_tiles(&self) -> &[Vec<Digest>] {
+        &self.open_tiles
     }
 
-    /// Writes the size and the edge.
+    /// Returns the root; the root of an empty tree is the hash of no bytes.
+    #[must_use]
+    pub fn root(&self) -> Digest {
+        fold_edge(&self.edge)
+    }
+
+    /// Writes the size and the open tiles, from which the edge follows.
     pub fn encode(&self, writer: &mut Writer) {
         writer.write_u64(self.size);
-        for digest in &self.edge {
+        for digest in self.open_tiles.iter().flatten() {
             writer.write_raw(&digest.0);
         }
     }
@@ -100,30 +136,87 @@ impl History {
     /// If the bytes end early.
     pub fn decode(reader: &mut Reader) -> Result<Self, TruncationError> {
         let size = reader.read_u64()?;
-        let edge = (0..size.count_ones()).map(|_| reader.read_digest().map(Digest));
+        let levels = (u64::BITS - size.leading_zeros()).div_ceil(TILE_BITS);
+        let mut open_tiles = Vec::new();
+        for level in 0..levels {
+            let count = (size >> (level * TILE_BITS)) % TILE_HASHES as u64;
+            let hashes = (0..count).map(|_| reader.read_digest().map(Digest));
+            open_tiles.push(hashes.collect::<Result<Vec<_>, _>>()?);
+        }
+        let mut edge = Vec::new();
+        for hashes in open_tiles.iter().rev() {
+            split_whole(hashes, &mut edge);
+        }
         Ok(Self {
             size,
-            edge: edge.collect::<Result<_, _>>()?,
+            edge,
+            open_tiles,
         })
     }
 }
 
-fn hash_node(left: Digest, right: Digest) -> Digest {
-    // One call on contiguous bytes: starting a hasher costs as much as hashing so few bytes.
+/// Adds the roots of the largest whole subtrees over `hashes`, from left to right.
+fn split_whole(hashes: &[Digest], edge: &mut Vec<Digest>) {
+    let mut rest = hashes;
+    while let Some(bits) = rest.len().checked_ilog2() {
+        let (whole, after) = rest.split_at(1 << bits);
+        edge.push(root_of(whole));
+        rest = after;
+    }
+}
+
+/// Returns the root over adjacent whole subtrees, the largest first.
+pub(crate) fn fold_edge(edge: &[Digest]) -> Digest {
+    let mut digests = edge.iter().rev().copied();
+    match digests.next() {
+        Some(last) => digests.fold(last, |right, left| hash_node(left, right)),
+        None => Digest(Sha256::digest([]).into()),
+    }
+}
+
+/// Returns the root of the tree over some hashes, which may be of any one level.
+pub(crate) fn root_of(hashes: &[Digest]) -> Digest {
+    let mut row = hashes.to_vec();
+    if !row.len().is_power_of_two() {
+        let mut edge = Vec::new();
+        split_whole(hashes, &mut edge);
+        return fold_edge(&edge);
+    }
+    while row.len() > 1 {
+        row = row
+            .chunks_exact(2)
+            .map(|pair| hash_node(pair[0], pair[1]))
+            .collect();
+    }
+    row[0]
+}
+
+/// Returns the hash of a leaf's content in the tree (RFC 6962, 2.1).
+#[must_use]
+pub fn hash_leaf(content: &[u8]) -> Digest {
+    let mut hasher = Sha256::new();
+    hasher.update([LEAF]);
+    hasher.update(content);
+    Digest(hasher.finalize().into())
+}
+
+/// Returns the hash of a node from those of its children (RFC 6962, 2.1).
+pub(crate) fn hash_node(left: Digest, right: Digest) -> Digest {
     let mut whole = [NODE; 65];
     whole[1..33].copy_from_slice(&left.0);
     whole[33..].copy_from_slice(&right.0);
-    Digest(*blake3::hash(&whole).as_bytes())
+    Digest(Sha256::digest(whole).into())
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::ids::LogIndex;
 
     /// RFC 6962's own definition: split at the largest power of two below the size.
-    fn naive_root(leaves: &[Digest]) -> Digest {
+    pub(crate) fn naive_root(leaves: &[Digest]) -> Digest {
         match leaves.len() {
-            0 => Digest(*blake3::hash(&[]).as_bytes()),
+            0 => Digest(Sha256::digest([]).into()),
             1 => leaves[0],
             size => {
                 let split = size.next_power_of_two() / 2;
@@ -132,35 +225,104 @@ mod tests {
         }
     }
 
+    /// The test vectors of Google's implementations of RFC 6962: a leaf, and the root with it.
+    const VECTORS: [(&[u8], &str); 8] = [
+        (
+            b"",
+            "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
+        ),
+        (
+            b"\x00",
+            "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+        ),
+        (
+            b"\x10",
+            "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
+        ),
+        (
+            b"\x20\x21",
+            "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
+        ),
+        (
+            b"\x30\x31",
+            "4e3bbb1f7b478dcfe71fb631631519a3bca12c9aefca1612bfce4c13a86264d4",
+        ),
+        (
+            b"\x40\x41\x42\x43",
+            "76e67dadbcdf1e10e1b74ddc608abd2f98dfb16fbce75277b5232a127f2087ef",
+        ),
+        (
+            b"\x50\x51\x52\x53\x54\x55\x56\x57",
+            "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
+        ),
+        (
+            b"\x60\x61\x62\x63\x64\x65\x66\x67\x68\x69\x6a\x6b\x6c\x6d\x6e\x6f",
+            "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
+        ),
+    ];
+
     #[test]
-    fn the_right_edge_gives_the_root_of_the_whole_tree() {
-        let mut history = History::default();
+    fn roots_are_those_of_the_published_vectors() {
+        let (mut history, mut full) = (History::default(), Vec::new());
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(history.root().to_string(), empty);
+        for (leaf, root) in VECTORS {
+            history.push(hash_leaf(leaf), &mut full);
+            assert_eq!(history.root().to_string(), root);
+        }
+    }
+
+    #[test]
+    fn the_right_edge_gives_the_root_of_the_whole_tree_and_its_tiles() {
+        let (mut history, mut full) = (History::default(), Vec::new());
         let mut leaves = Vec::new();
-        for number in 0..70_u8 {
-            assert_eq!(history.root(), naive_root(&leaves), "{number} leaves");
-            let leaf = History::hash_leaf(&[number], b"ok");
-            history.push(leaf);
+        for number in 0..66_000_u32 {
+            if number < 600 || number.is_multiple_of(9_973) || number > 65_990 {
+                assert_eq!(history.root(), naive_root(&leaves), "{number} leaves");
+                let mut writer = Writer::default();
+                history.encode(&mut writer);
+                let mut reader = Reader::new(writer.into_bytes().into());
+                assert_eq!(History::decode(&mut reader).as_ref(), Ok(&history));
+                assert_eq!(reader.remaining_len(), 0);
+            }
+            let leaf = hash_leaf(&number.to_le_bytes());
+            history.push(leaf, &mut full);
             leaves.push(leaf);
         }
-    }
-
-    #[test]
-    fn a_command_and_its_result_are_kept_apart() {
-        assert_ne!(
-            History::hash_leaf(b"ab", b"c"),
-            History::hash_leaf(b"a", b"bc")
-        );
-    }
-
-    #[test]
-    fn a_history_is_read_as_written() {
-        let mut history = History::default();
-        for number in 0..13_u8 {
-            history.push(History::hash_leaf(&[number], &[]));
+        let second: Vec<Digest> = leaves.chunks_exact(256).map(naive_root).collect();
+        let mut expected: Vec<Tile> = Vec::new();
+        for (index, hashes) in (0..).zip(leaves.chunks_exact(256)) {
+            let id = TileId { level: 0, index };
+            let hashes = hashes.to_vec();
+            expected.push(Tile { id, hashes });
         }
-        let mut writer = Writer::default();
-        history.encode(&mut writer);
-        let mut reader = Reader::new(writer.into_bytes().into());
-        assert_eq!(History::decode(&mut reader), Ok(history));
+        expected.push(Tile {
+            id: TileId { level: 1, index: 0 },
+            hashes: second[..256].to_vec(),
+        });
+        full.sort_by_key(|tile| tile.id);
+        assert_eq!(full, expected);
+        assert_eq!(history.open_tiles()[0], leaves[66_000 - 66_000 % 256..]);
+        assert_eq!(history.open_tiles()[1], second[256..]);
+    }
+
+    #[test]
+    fn a_leaf_has_each_of_its_parts() {
+        let leaf = Leaf {
+            at: Position {
+                index: LogIndex(1),
+                offset: 2,
+            },
+            time: LogTime(3),
+            command: Digest([4; 32]),
+            result: Digest([5; 32]),
+        };
+        let bytes = leaf.encode();
+        assert_eq!(
+            bytes[..20],
+            [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(bytes[20..], [[4; 32], [5; 32]].concat());
+        assert_eq!(leaf.hash(), hash_leaf(&bytes));
     }
 }

@@ -96,6 +96,7 @@ pub mod checkpoint;
 pub mod codec;
 #[cfg(test)]
 mod damaged_bytes;
+pub mod digest;
 pub mod disk;
 pub mod entry;
 pub mod history;
@@ -104,10 +105,13 @@ pub mod incoming_snapshot;
 pub mod log;
 pub mod machine;
 pub mod manifest;
+pub mod proof;
 pub mod replica;
 pub mod sessions;
 pub mod snapshot;
 pub mod store;
+pub mod tiles;
+pub mod tree_head;
 pub mod views;
 pub mod voucher;
 pub mod wal;
@@ -115,8 +119,9 @@ pub mod wire;
 
 pub use check::{Check, CheckTicket, Verdict};
 pub use checkpoint::Checkpoint;
+pub use digest::Digest;
 pub use disk::{Disk, FolderDisk};
-pub use history::{Digest, History};
+pub use history::{History, Leaf};
 pub use ids::{Incarnation, LogIndex, LogTime, ReplicaId, Term};
 pub use machine::{
     ChangeStanding, CommandFault, MachineFailure, MemberChange, Position, RestoreError,
@@ -126,4 +131,6 @@ pub use replica::{Outcome, Replica, ReplicaConfig, RoundWork};
 pub use sessions::Sessions;
 pub use snapshot::Snapshot;
 pub use store::{Persist, Recovery, Store, StoreConfig};
+pub use tiles::{Tile, TileId};
+pub use tree_head::{TreeHead, TreeTip};
 pub use voucher::{Certificate, OfferedState, Statement, Tally, Voucher};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use raft::eraftpb::{self, ConfState, Entry, HardState};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
-use crate::history::Digest;
+use crate::digest::Digest;
 use crate::ids::{LogIndex, Term};
 use crate::manifest::{Manifest, SnapshotOffer};
 use crate::snapshot::Snapshot;

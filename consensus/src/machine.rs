@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::history::{Digest, History};
+use crate::digest::Digest;
 use crate::ids::{LogIndex, LogTime, ReplicaId};
 use crate::voucher::{OfferedState, Tally};
 
@@ -109,11 +109,10 @@ pub trait StateMachine {
     /// Applies one command and returns its result, which the replica sends to the proposer.
     fn apply_command(&mut self, at: Position, now: LogTime, command: &Self::Command) -> Vec<u8>;
 
-    /// Returns the history's leaf of a command and its result. A machine that has hashed both
-    /// already can override this, but must return the same leaf, because a verifier of the history
-    /// computes it again.
-    fn history_leaf(&self, _at: Position, command: &[u8], result: &[u8]) -> Digest {
-        History::hash_leaf(command, result)
+    /// Returns the digest of all that the last application or tick caused, `result` included, for
+    /// the history. A machine whose applications do more than their results say must override this.
+    fn result_digest(&self, result: &[u8]) -> Digest {
+        Digest::for_content(result)
     }
 
     /// Advances time without a command and returns the consequences as the result.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::history::Digest;
+use crate::digest::Digest;
 use crate::voucher::Certificate;
 
 /// The most parts of a manifest: with parts of 256 KiB, a snapshot of 16 GiB.

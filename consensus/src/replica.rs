@@ -23,13 +23,15 @@ use raft::{RawNode, Ready, StateRole};
 
 use crate::check::{Fault, Verdict};
 use crate::checkpoint::Checkpoint;
-use crate::history::{Digest, History};
+use crate::digest::Digest;
+use crate::history::History;
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::log::Log;
 use crate::machine::StateMachine;
 use crate::sessions::Sessions;
 use crate::snapshot::{LogGrowth, Snapshot, SnapshotParts};
 use crate::store::Recovery;
+use crate::tree_head::is_tick_due;
 use crate::wire::{Envelope, PeerMessage};
 
 pub use crate::machine::MemberChange;
@@ -191,6 +193,8 @@ pub struct Replica<M: StateMachine> {
     machine: M,
     sessions: Sessions,
     history: History,
+    /// The size of the last tree head, if one was reached since the start.
+    head_size: Option<u64>,
     /// The log's clock: the time of the last applied entry.
     time: LogTime,
     clocks: Clocks,
@@ -260,6 +264,7 @@ impl<M: StateMachine> Replica<M> {
             machine,
             sessions: Sessions::default(),
             history: History::default(),
+            head_size: None,
             time: LogTime(0),
             clocks: Clocks::default(),
             applied: LogIndex(0),
@@ -342,6 +347,8 @@ impl<M: StateMachine> Replica<M> {
             }
             PeerMessage::Checkpoint(checkpoint) => self.checkpoints.on_claim(from, checkpoint),
             PeerMessage::Clock(shown) => self.clocks.on_reading(from, shown, self.ticks),
+            // The process's own task reads these; see [`crate::wire::cosigned_note`].
+            PeerMessage::Cosigned(_) => {}
             PeerMessage::Vouchers(certificate) => self.on_vouchers(certificate),
             PeerMessage::VoucherRequest(index) => self.on_voucher_request(from, index),
             PeerMessage::PartRequest { snapshot, number } => {
@@ -536,12 +543,13 @@ impl<M: StateMachine> Replica<M> {
     }
 
     fn flush_time(&mut self) {
-        let leads = self.is_leader();
-        let Some(moment) = leads.then(|| self.machine.wakes_at()).flatten() else {
+        if !self.is_leader() {
             return;
-        };
+        }
         let now = self.entry_time();
-        if moment <= now && self.time_step_at.0 + self.config.time_step_ms <= now.0 {
+        let wakes = || self.machine.wakes_at().is_some_and(|at| at <= now);
+        let is_due = wakes() || is_tick_due(self.head_size, self.history.size(), self.time, now);
+        if is_due && self.time_step_at.0 + self.config.time_step_ms <= now.0 {
             self.time_step_at = now;
             let data = self.proposals.encode_tick(now);
             // raft can drop it; the replica will then propose another one a step later.

@@ -9,13 +9,20 @@ use bytes::Bytes;
 use raft::eraftpb::ConfState;
 
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::history::{Digest, History};
+use crate::digest::Digest;
+use crate::history::History;
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::sessions::Sessions;
 use crate::voucher::{Certificate, Statement, Voucher};
 
 /// The first bytes of a snapshot: its name and layout version.
-const MAGIC: &[u8; 8] = b"soukSNP2";
+const MAGIC: &[u8; 8] = b"soukSNP3";
+
+/// The part of it that all layout versions share.
+const NAME: &[u8] = b"soukSNP";
+
+/// The layout version that this release reads.
+pub(crate) const LAYOUT: char = MAGIC[7] as char;
 
 /// The bytes of the digest at the end.
 const DIGEST_BYTES: usize = 32;
@@ -72,6 +79,12 @@ pub enum SnapshotError {
     /// The bytes do not have a snapshot's shape.
     #[error("not a snapshot of this version: it begins with {0:?}")]
     Magic(Vec<u8>),
+    /// Another release of souk wrote it.
+    #[error("it has layout {found}, and this release of souk reads layout {LAYOUT}")]
+    Layout {
+        /// The layout version of the bytes.
+        found: char,
+    },
     /// The bytes differ from those written.
     #[error("the content hashes to {found}, {wanted} was written")]
     Damaged {
@@ -214,7 +227,10 @@ impl Snapshot {
     /// # Errors
     /// If a single byte differs from those written.
     pub fn decode_vouched(bytes: Bytes) -> Result<Self, SnapshotError> {
-        let missing = || SnapshotError::Magic(bytes.iter().take(MAGIC.len()).copied().collect());
+        let missing = || refuse_start(&bytes);
+        if !bytes.starts_with(MAGIC) {
+            return Err(missing());
+        }
         let (content, closing) = bytes
             .split_last_chunk::<DIGEST_BYTES>()
             .ok_or_else(missing)?;
@@ -265,12 +281,10 @@ impl Snapshot {
     /// If a single byte differs from those written.
     pub fn decode(bytes: Bytes) -> Result<Self, SnapshotError> {
         let Some((content, closing)) = bytes.split_last_chunk::<DIGEST_BYTES>() else {
-            return Err(SnapshotError::Magic(bytes.to_vec()));
+            return Err(refuse_start(&bytes));
         };
         if !content.starts_with(MAGIC) {
-            return Err(SnapshotError::Magic(
-                content.iter().take(MAGIC.len()).copied().collect(),
-            ));
+            return Err(refuse_start(content));
         }
         let (wanted, found) = (Digest(*closing), Digest(*blake3::hash(content).as_bytes()));
         if wanted != found {
@@ -299,6 +313,17 @@ impl Snapshot {
             bytes,
             vouchers: Vec::new(),
         })
+    }
+}
+
+/// Returns why bytes with another beginning are not read.
+fn refuse_start(bytes: &[u8]) -> SnapshotError {
+    let begin = bytes.iter().take(MAGIC.len()).copied().collect();
+    match bytes.strip_prefix(NAME) {
+        Some([found, ..]) if *found != MAGIC[7] => SnapshotError::Layout {
+            found: char::from(*found),
+        },
+        _ => SnapshotError::Magic(begin),
     }
 }
 
@@ -355,6 +380,15 @@ mod tests {
         assert_eq!(snapshot.members.get_voters(), [1, 2, 3]);
         assert_eq!(snapshot.members.get_learners(), [4]);
         assert_eq!(&snapshot.machine[..], b"books and balances");
+    }
+
+    #[test]
+    fn a_snapshot_of_another_release_is_refused_by_its_layout() {
+        let mut bytes = snapshot().encode_vouched();
+        bytes[7] = b'2';
+        let wanted = SnapshotError::Layout { found: '2' };
+        assert_eq!(Snapshot::decode_vouched(bytes.into()).unwrap_err(), wanted);
+        assert!(wanted.to_string().ends_with("reads layout 3"), "{wanted}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use raft::eraftpb::{Entry, HardState};
 use crate::disk::{Disk, read_whole};
 use crate::ids::{Incarnation, LogIndex, Term};
 use crate::incoming_snapshot::{IncomingSnapshotFile, PartToStore, StoredParts};
-use crate::snapshot::{Snapshot, SnapshotError};
+use crate::snapshot::{LAYOUT, Snapshot, SnapshotError};
 use crate::wal::{Append, Contents, Wal, WalConfig, WalError, WalOpenError};
 
 /// The name of a snapshot's file until it is durable.
@@ -59,6 +59,18 @@ pub enum StoreOpenError {
         /// The damage found.
         #[source]
         cause: SnapshotError,
+    },
+    /// Another release of souk wrote the snapshot.
+    #[error(
+        "the snapshot {name} was written by another release of souk: it has layout {found}, and \
+         this release reads layout {LAYOUT}. Run the release that wrote it; this one needs a \
+         market that it founded"
+    )]
+    Layout {
+        /// The file's name.
+        name: String,
+        /// The layout version of the file.
+        found: char,
     },
     /// There is a log but no snapshot.
     #[error(
@@ -426,5 +438,8 @@ pub fn snapshots_of(disk: &mut impl Disk) -> io::Result<Vec<LogIndex>> {
 pub fn read_snapshot(disk: &mut impl Disk, index: LogIndex) -> Result<Snapshot, StoreOpenError> {
     let name = snapshot_name(index);
     let bytes = Bytes::from(read_whole(disk, &name)?);
-    Snapshot::decode_vouched(bytes).map_err(|cause| StoreOpenError::Snapshot { name, cause })
+    Snapshot::decode_vouched(bytes).map_err(|cause| match cause {
+        SnapshotError::Layout { found } => StoreOpenError::Layout { name, found },
+        cause => StoreOpenError::Snapshot { name, cause },
+    })
 }

@@ -8,7 +8,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::history::Digest;
+use crate::digest::Digest;
 use crate::ids::LogIndex;
 
 /// The prefix of the keys of checkpoints.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::collections::BTreeSet;
 
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::history::Digest;
+use crate::digest::Digest;
 use crate::ids::{LogIndex, ReplicaId};
 
 /// The prefix of the signed bytes, so that no other signature of the same key fits.

@@ -11,14 +11,14 @@ use raft::eraftpb::Message;
 
 use crate::checkpoint::Checkpoint;
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::history::Digest;
+use crate::digest::Digest;
 use crate::ids::{LogIndex, LogTime, ReplicaId};
 use crate::voucher::Certificate;
 
 pub use raft_message::RaftMessageError;
 
 /// The layout version of a frame.
-const VERSION: u8 = 6;
+const VERSION: u8 = 7;
 
 const RAFT: u8 = 1;
 const CHECKPOINT: u8 = 2;
@@ -27,6 +27,7 @@ const PART: u8 = 4;
 const CLOCK: u8 = 5;
 const VOUCHERS: u8 = 6;
 const VOUCHER_REQUEST: u8 = 7;
+const COSIGNED: u8 = 8;
 
 /// The bytes of a checksum. A CRC detects the errors of a faulty network or memory and costs a
 /// tenth of a hash; the transport's authentication stops forgers.
@@ -70,6 +71,8 @@ pub enum PeerMessage {
     Vouchers(Certificate),
     /// A request for the signatures under the sender's state at an index.
     VoucherRequest(LogIndex),
+    /// A tree head that the sender cosigned, as a note; see [`cosigned_note`].
+    Cosigned(Bytes),
 }
 
 /// Encodes raft's messages, each for the peer that it names.
@@ -121,6 +124,7 @@ impl PeerMessage {
             Self::Clock(_) => CLOCK,
             Self::Vouchers(_) => VOUCHERS,
             Self::VoucherRequest(_) => VOUCHER_REQUEST,
+            Self::Cosigned(_) => COSIGNED,
         });
         writer.write_raw(&[0; CHECKSUM_BYTES]);
         match self {
@@ -142,6 +146,7 @@ impl PeerMessage {
             Self::Clock(shown) => writer.write_u64(shown.0),
             Self::Vouchers(certificate) => certificate.encode(&mut writer),
             Self::VoucherRequest(index) => writer.write_u64(index.0),
+            Self::Cosigned(note) => writer.write_raw(note),
         }
         write_checksum(writer.into_bytes())
     }
@@ -155,6 +160,7 @@ impl PeerMessage {
             Self::Clock(_) | Self::VoucherRequest(_) => 8,
             Self::Vouchers(certificate) => certificate.encoded_len(),
             Self::Part { bytes, .. } => bytes.len() + 36,
+            Self::Cosigned(note) => note.len(),
         };
         content + 2 + CHECKSUM_BYTES
     }
@@ -190,8 +196,22 @@ impl PeerMessage {
             CLOCK => Self::Clock(LogTime(fields.read_u64()?)),
             VOUCHERS => Self::Vouchers(Certificate::decode(&mut fields)?),
             VOUCHER_REQUEST => Self::VoucherRequest(LogIndex(fields.read_u64()?)),
+            COSIGNED => Self::Cosigned(fields.read_rest()),
             kind => return Err(WireError::Kind(kind)),
         })
+    }
+}
+
+/// Returns the note in a frame of kind [`PeerMessage::Cosigned`]. No replica needs it, so the
+/// caller can keep it from the replica's queue.
+#[must_use]
+pub fn cosigned_note(frame: &Bytes) -> Option<Bytes> {
+    if frame.get(1) != Some(&COSIGNED) {
+        return None;
+    }
+    match PeerMessage::decode(frame.clone()) {
+        Ok(PeerMessage::Cosigned(note)) => Some(note),
+        _ => None,
     }
 }
 

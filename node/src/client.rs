@@ -2,6 +2,7 @@
 //! asks them, and trades. Buyers, providers and the command line use it.
 
 pub mod broker;
+pub mod history;
 pub mod join;
 pub mod market_data;
 pub mod reach;

@@ -13,7 +13,10 @@ mod audit;
 mod backup;
 mod backup_file;
 mod callers;
+mod cosigning;
+mod durable_file;
 pub mod exchange_machine;
+mod history_folder;
 mod members;
 pub mod node;
 pub mod operator;
@@ -44,12 +47,13 @@ use souk_consensus::wal::WalError;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{
     CommandFault, LogIndex, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
+    TreeTip,
 };
 use souk_roles::validator::action::ReplicaFailure;
 pub use souk_roles::validator::event::{Consistency, ReadMoment};
 pub use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use admission::{Admission, AdmissionFull};
 pub use audit::{ValidatorAudit, ValidatorAuditError, audit_folder};
@@ -57,8 +61,10 @@ pub use backup::{
     BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
 };
 pub use backup_file::BackupFault;
+pub use cosigning::CosigningError;
+use history_folder::HistoryFolder;
 pub use members::MembersError;
-use task::{Input, ValidatorTask};
+use task::{Followers, Input, ValidatorTask};
 use verifier::verify_all;
 pub use views::ViewsError;
 
@@ -223,6 +229,8 @@ pub struct Validator<M: AnsweringMachine> {
     admission: Admission<M>,
     inputs: mpsc::Sender<Input<M>>,
     notices: broadcast::Sender<Notice>,
+    tips: watch::Receiver<Option<Arc<TreeTip>>>,
+    history: HistoryFolder,
     patience: Duration,
 }
 
@@ -232,6 +240,8 @@ impl<M: AnsweringMachine> Clone for Validator<M> {
             admission: self.admission.clone(),
             inputs: self.inputs.clone(),
             notices: self.notices.clone(),
+            tips: self.tips.clone(),
+            history: self.history.clone(),
             patience: self.patience,
         }
     }
@@ -265,7 +275,12 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     ) -> Result<(Self, ValidatorEnd), ValidatorError> {
         let (inputs, inbox) = mpsc::channel(INPUTS_MAX);
         let (notices, _) = broadcast::channel(NOTICES_MAX);
-        let task = ValidatorTask::open_task(config, machine, inbox, notices.clone(), outbound)?;
+        let (tip, tips) = watch::channel(None);
+        let followers = Followers {
+            notices: notices.clone(),
+            tip,
+        };
+        let task = ValidatorTask::open_task(config, machine, inbox, followers, outbound)?;
         let (end, ended) = oneshot::channel();
         // The send fails only if no caller waits for the end.
         tokio::spawn(async move { end.send(task.run().await) });
@@ -273,6 +288,8 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
             admission: Admission::start(config.replica.id)?,
             inputs,
             notices,
+            tips,
+            history: HistoryFolder::in_replica(&config.folder),
             patience: config.patience,
         };
         Ok((validator, ValidatorEnd { end: ended }))
@@ -402,6 +419,16 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     #[must_use]
     pub fn watch_entries(&self) -> broadcast::Receiver<Notice> {
         self.notices.subscribe()
+    }
+
+    /// Returns a receiver of the last tree head that this validator reached by applying the log.
+    fn watch_tips(&self) -> watch::Receiver<Option<Arc<TreeTip>>> {
+        self.tips.clone()
+    }
+
+    /// Returns the folder of the history's tree.
+    fn history_folder(&self) -> &HistoryFolder {
+        &self.history
     }
 
     /// Asks the task to stop; it first handles the inputs queued before.

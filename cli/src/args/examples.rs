@@ -197,6 +197,13 @@ const EXAMPLES: &[Example] = &[
     ("market classes", &["souk market classes"]),
     ("market depth", &["souk market depth gpu-m4"]),
     ("market trades", &["souk market trades gpu-m4"]),
+    (
+        "market verify",
+        &[
+            "souk market verify",
+            "souk market verify --from validator/replica/history",
+        ],
+    ),
     ("market candles", &["souk market candles gpu-m4 --step 60"]),
     ("market price", &["souk market price"]),
     ("market rules", &["souk market rules"]),

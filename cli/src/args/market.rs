@@ -22,6 +22,10 @@ pub enum Market {
     /// Show the market of --dir: its name, line, operators, validators and rules, and the changes
     /// to come.
     Show,
+    /// Check the history of a market from its genesis alone: which validators signed it, whether
+    /// enough of them certify it, and whether two contradict each other. Then the command fails,
+    /// and saves the two signed heads as evidence in --dir.
+    Verify(VerifyArgs),
     /// List the traded device classes: best bid and ask, last trade, units traded.
     Classes(Freshness),
     /// Show the asks and bids of a class, price by price.
@@ -54,6 +58,18 @@ pub enum Market {
     Price(Freshness),
     /// Print the rules of a new market with comments, for `souk market create --rules`.
     Rules,
+}
+
+/// What to check, and by which genesis.
+#[derive(Debug, clap::Args)]
+pub struct VerifyArgs {
+    /// The market's line, souk:ID@ADDRESS, if you have no folder of it; by default the market of
+    /// --dir, where the command also keeps the last certified head, which later ones must continue.
+    pub line: Option<String>,
+    /// Ask nobody: check the signed heads and tiles in this folder, such as a validator's
+    /// replica/history.
+    #[arg(long, value_name = "FOLDER")]
+    pub from: Option<PathBuf>,
 }
 
 /// A market to create.

@@ -1,6 +1,7 @@
 //! `souk market …`: creates, joins and shows a market.
 
 mod create;
+mod verify;
 pub mod views;
 
 use std::path::Path;
@@ -25,6 +26,7 @@ pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
         Market::Create(new) => create::create_market(folder, output, &new),
         Market::Join { line } => join_market(folder, output, &line).await,
         Market::Show => show_market(folder, output).await,
+        Market::Verify(args) => verify::verify_history(folder, output, &args).await,
         Market::Rules => {
             show::print_line(rules::format_rules(&Default::default()).trim_end());
             Ok(())
@@ -46,10 +48,7 @@ pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
 }
 
 async fn join_market(folder: &Path, output: Output, line: &str) -> Outcome {
-    let invitation: Invitation = line.parse().map_err(|error| {
-        let hint = "give the whole line that `souk market create` or `souk market show` printed";
-        Failure::new(Kind::Input, error, hint)
-    })?;
+    let invitation = parse_line(line)?;
     let present = read_market_file(folder)?;
     if let Some(market) = &present
         && market.genesis.market_id() != invitation.market
@@ -82,6 +81,14 @@ async fn join_market(folder: &Path, output: Output, line: &str) -> Outcome {
     );
     show::print_result(output, &facts, &text);
     Ok(())
+}
+
+/// Parses the line of a market.
+fn parse_line(line: &str) -> Result<Invitation, Failure> {
+    line.parse().map_err(|error| {
+        let hint = "give the whole line that `souk market create` or `souk market show` printed";
+        Failure::new(Kind::Input, error, hint)
+    })
 }
 
 /// Returns the market of this folder, if it has one.

@@ -194,7 +194,9 @@ pub fn from_validator(error: ValidatorNodeError) -> Failure {
         }
         ValidatorNodeError::Config(error) => from_config(error),
         ValidatorNodeError::Network(error) => from_network(error),
-        ValidatorNodeError::Replica(_) | ValidatorNodeError::Folder { .. } => {
+        ValidatorNodeError::Replica(_)
+        | ValidatorNodeError::Cosigning(_)
+        | ValidatorNodeError::Folder { .. } => {
             let hint = "put the damaged log aside with `souk validator init --new-log`, have the \
                         operator `souk validator remove` its old id and `souk validator add` its \
                         address; `souk validator restore` a backup first to send less";

@@ -10,11 +10,14 @@ use super::verifying::{UnappliedEntry, VerificationState};
 use super::{Replica, Ticket};
 use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
-use crate::history::{Digest, History};
+use crate::digest::Digest;
+use crate::history::Leaf;
 use crate::ids::{LogIndex, LogTime, Term};
 use crate::log::size_of;
 use crate::machine::{MachineFailure, Position, RestoreError, StateMachine};
 use crate::snapshot::{LogGrowth, Snapshot, SnapshotParts};
+use crate::tiles::Tile;
+use crate::tree_head::{TreeTip, is_head_due};
 use protobuf::Message as _;
 
 /// Why a snapshot cannot become the state, or an entry cannot be applied.
@@ -188,6 +191,7 @@ impl<M: StateMachine> Replica<M> {
         assert!(index >= self.applied, "a state never goes back");
         self.sessions = snapshot.sessions.clone();
         self.history = snapshot.history.clone();
+        self.head_size = None;
         self.growth = snapshot.growth;
         self.time = snapshot.time;
         self.applied = index;
@@ -250,7 +254,12 @@ impl<M: StateMachine> Replica<M> {
         };
         let (index, term) = (LogIndex(entry.index), Term(entry.term));
         let id = batch.id;
-        let results = self.run(index, batch, &commands);
+        let results = self.run(index, batch, &commands, &mut outcome.tiles);
+        if is_head_due(before, self.time) {
+            let tip = TreeTip::new(&self.history, index, self.time);
+            self.head_size = Some(tip.head.size);
+            outcome.tip = Some(tip);
+        }
         for (ticket, (_, result)) in tickets.into_iter().zip(&results) {
             let result = Ok(result.clone());
             outcome.answers.push(Answer {
@@ -276,22 +285,34 @@ impl<M: StateMachine> Replica<M> {
         index: LogIndex,
         batch: Batch,
         commands: &[M::Command],
+        full: &mut Vec<Tile>,
     ) -> Vec<(Bytes, Vec<u8>)> {
         assert_eq!(batch.commands.len(), commands.len());
         if commands.is_empty() {
-            let result = self.machine.tick(Position { index, offset: 0 }, self.time);
-            self.history.push(History::hash_leaf(&[], &result));
+            let at = Position { index, offset: 0 };
+            let result = self.machine.tick(at, self.time);
+            self.push_leaf(at, &[], &result, full);
             return vec![(Bytes::new(), result)];
         }
         let mut results = Vec::with_capacity(commands.len());
         for ((offset, bytes), command) in (0..).zip(batch.commands).zip(commands) {
             let at = Position { index, offset };
             let result = self.machine.apply_command(at, self.time, command);
-            self.history
-                .push(self.machine.history_leaf(at, &bytes, &result));
+            self.push_leaf(at, &bytes, &result, full);
             results.push((bytes, result));
         }
         results
+    }
+
+    /// Adds the last application to the history.
+    fn push_leaf(&mut self, at: Position, command: &[u8], result: &[u8], full: &mut Vec<Tile>) {
+        let leaf = Leaf {
+            at,
+            time: self.time,
+            command: Digest::for_content(command),
+            result: self.machine.result_digest(result),
+        };
+        self.history.push(leaf.hash(), full);
     }
 
     fn on_checkpoint(&mut self, term: Term, outcome: &mut Outcome) {

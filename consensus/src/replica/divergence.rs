@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use crate::checkpoint::Checkpoint;
-use crate::history::Digest;
+use crate::digest::Digest;
 use crate::ids::{LogIndex, ReplicaId};
 
 /// Checkpoints that a replica stores for comparison with the claims of others.

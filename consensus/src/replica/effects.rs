@@ -15,6 +15,8 @@ use crate::incoming_snapshot::PartToStore;
 use crate::machine::StateMachine;
 use crate::snapshot::Snapshot;
 use crate::store::Persist;
+use crate::tiles::Tile;
+use crate::tree_head::TreeTip;
 use crate::wire::{Envelope, to_envelopes};
 
 /// The first half of a round: send, persist, send.
@@ -46,6 +48,11 @@ pub struct Outcome {
     pub reads: Vec<ReadTicket>,
     /// Checkpoints that this round reached.
     pub checkpoints: Vec<Checkpoint>,
+    /// Tiles of the history that this round filled, to write before the next snapshot is stored:
+    /// after that, nothing makes them again.
+    pub tiles: Vec<Tile>,
+    /// The last tree head that this round reached.
+    pub tip: Option<TreeTip>,
     /// The last entry of a snapshot that replaced the state: you must derive again whatever you
     /// derived from the state.
     pub installed: Option<LogIndex>,

@@ -16,7 +16,7 @@ use raft::{ProgressState, SnapshotStatus};
 
 use super::members::all_voters;
 use super::{Replica, StepError};
-use crate::history::Digest;
+use crate::digest::Digest;
 use crate::ids::{LogIndex, ReplicaId, Term};
 use crate::incoming_snapshot::{self, PartToStore, StoredParts};
 use crate::machine::StateMachine;

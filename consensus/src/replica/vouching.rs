@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::members::all_voters;
 use super::{Divergence, Replica};
-use crate::history::Digest;
+use crate::digest::Digest;
 use crate::ids::{LogIndex, ReplicaId};
 use crate::machine::StateMachine;
 use crate::snapshot::Snapshot;

@@ -117,7 +117,9 @@ async fn run_replica<const SIGNED: bool>(arguments: NodeArguments) -> Result<(),
         Validator::start(&config, CountingMachine::<SIGNED>::default(), outbound)?;
     // The peers never change, so the sender can go.
     let (_, peers) = watch::channel(raft_link::Peers::new(peers));
-    raft_link::receive(&network, validator.clone(), peers.clone());
+    // Nobody cosigns here, so no notes come.
+    let (notes, _) = mpsc::channel(1);
+    raft_link::receive(&network, validator.clone(), notes, peers.clone());
     let sender = validator.clone();
     tokio::spawn(raft_link::send(network.clone(), sender, messages, peers));
     let asked = validator.clone();

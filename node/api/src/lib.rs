@@ -17,6 +17,7 @@ pub mod ask;
 pub mod class_name;
 pub mod event;
 pub mod governance;
+pub mod history;
 pub mod lease;
 pub mod market;
 pub mod member;

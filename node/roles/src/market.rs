@@ -4,10 +4,12 @@
 pub mod client;
 pub mod demands;
 pub mod features;
+pub mod history_check;
 pub mod known_members;
 pub mod market_protocol;
 pub mod operators;
 pub mod regions;
 pub mod roster;
 pub mod statement;
+pub mod tree_note;
 pub mod unsuitable;

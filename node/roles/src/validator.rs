@@ -3,6 +3,7 @@
 
 pub mod action;
 pub mod core;
+pub mod cosigning;
 pub mod event;
 pub mod exchange;
 pub mod members;

@@ -16,6 +16,7 @@ use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::oneshot;
 
 use super::backup_file::{self, BackupFault};
+use super::durable_file::write_durably;
 use super::task::Input;
 use super::{QueryError, Validator};
 
@@ -159,18 +160,4 @@ pub fn restore_backup(
     members: &[ReplicaId],
 ) -> Result<LogIndex, RestoreBackupError> {
     place_state(folder, read_backup(file)?.to_genesis(members))
-}
-
-/// Writes under another name first, so that a crash leaves either the old file or the new one.
-fn write_durably(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut unfinished = file.as_os_str().to_owned();
-    unfinished.push(".unfinished");
-    let unfinished = PathBuf::from(unfinished);
-    fs::write(&unfinished, bytes)?;
-    fs::File::open(&unfinished)?.sync_all()?;
-    fs::rename(&unfinished, file)?;
-    let folder = file
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }

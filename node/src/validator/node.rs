@@ -37,7 +37,7 @@ use crate::validator::{
     self, LogBeginning, Validator, ValidatorAudit, ValidatorAuditError, ValidatorConfig,
     ValidatorEnd, ValidatorError, ValidatorFailure,
 };
-use crate::validator::{raft_link, request_server};
+use crate::validator::{CosigningError, cosigning, raft_link, request_server};
 use admission::MembersTold;
 use keeper::MembershipKeeper;
 
@@ -122,6 +122,9 @@ pub enum ValidatorNodeError {
     /// The replica did not start.
     #[error(transparent)]
     Replica(#[from] ValidatorError),
+    /// The validator cannot tell what it signed.
+    #[error(transparent)]
+    Cosigning(#[from] CosigningError),
     /// The replica stopped.
     #[error(transparent)]
     Failure(#[from] ValidatorFailure),
@@ -185,12 +188,15 @@ impl ValidatorNode {
         let machine = machine.signing_with(key.signing_key().clone());
         let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
         let config = replica_config(&home, &key, id, founders);
-        let (validator, ended) = Validator::start(&config, machine, outbound)?;
+        let (validator, ended) = Validator::start(&config, machine, outbound.clone())?;
+        let (market_id, signing_key) = (market.genesis.market_id(), key.signing_key());
+        let (notes, history) =
+            cosigning::start_cosigning(&validator, market_id, id, signing_key, outbound)?;
         if holds_log(&home) {
             mark_founded(&home)?;
         }
         let (peers, known) = watch::channel(raft_link::Peers::default());
-        raft_link::receive(&network, validator.clone(), known.clone());
+        raft_link::receive(&network, validator.clone(), notes, known.clone());
         let sender = validator.clone();
         tokio::spawn(raft_link::send(network.clone(), sender, messages, known));
         let questions = request_server::QuestionCounts::default();
@@ -198,6 +204,7 @@ impl ValidatorNode {
             watchers: watchers.clone(),
             questions: questions.clone(),
             statements,
+            history,
         };
         request_server::serve_market(&network, validator.clone(), &market.genesis, context);
         let keeper = MembershipKeeper {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use libp2p::PeerId;
 use libp2p::swarm::{Stream, StreamProtocol};
 use souk_consensus::ReplicaId;
-use souk_consensus::wire::Envelope;
+use souk_consensus::wire::{self as raft_wire, Envelope};
 use souk_network::Network;
 use souk_network::wire;
 use souk_roles::validator::questions::AnsweringMachine;
@@ -40,14 +40,16 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The current validators other than this one, by peer.
 pub type Peers = Arc<HashMap<PeerId, ReplicaId>>;
 
-/// Receives messages of `peers` for `validator`.
+/// Receives messages of `peers` for `validator`, and cosigned notes for `notes`.
 pub fn receive<M: AnsweringMachine<Command: Send> + Send + 'static>(
     network: &Network,
     validator: Validator<M>,
+    notes: mpsc::Sender<(ReplicaId, Bytes)>,
     peers: watch::Receiver<Peers>,
 ) {
     network.serve_protocol(PROTOCOL, STREAMS_MAX, move |peer, stream| {
-        let (validator, mut peers) = (validator.clone(), peers.clone());
+        let (validator, notes) = (validator.clone(), notes.clone());
+        let mut peers = peers.clone();
         let from = peers.borrow_and_update().get(&peer).copied();
         async move {
             let Some(from) = from else {
@@ -63,7 +65,7 @@ pub fn receive<M: AnsweringMachine<Command: Send> + Send + 'static>(
                 }
             };
             tokio::select! {
-                () = listen(&validator, from, stream) => {}
+                () = listen(&validator, &notes, from, stream) => {}
                 () = unseated => tracing::info!(%from, "a validator left; its stream is closed"),
             }
         }
@@ -122,13 +124,19 @@ fn update_lines(
 
 async fn listen<M: AnsweringMachine<Command: Send> + Send + 'static>(
     validator: &Validator<M>,
+    notes: &mpsc::Sender<(ReplicaId, Bytes)>,
     from: ReplicaId,
     mut stream: Stream,
 ) {
     loop {
         match wire::receive_bytes(&mut stream).await {
             Ok(Some(frame)) => {
-                validator.peer_message(from, frame.into());
+                let frame = Bytes::from(frame);
+                match raft_wire::cosigned_note(&frame) {
+                    // A full queue loses it; a later head replaces it.
+                    Some(note) => drop(notes.try_send((from, note))),
+                    None => drop(validator.peer_message(from, frame)),
+                }
             }
             Ok(None) => return,
             Err(error) => {

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
+use souk_consensus::TileId;
 use souk_consensus::replica::COMMAND_BYTES_MAX;
 use souk_folder::clock::unix_ms;
 use souk_folder::contact::{self, Contact};
@@ -24,14 +25,17 @@ use souk_market::{AccountKey, Genesis, Millis, SignedBatch};
 use souk_network::profile::Profile;
 use souk_network::protocols::market::{
     Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status, TimedAnswer,
+    TreeHeads,
 };
 use souk_network::protocols::roster::SignedOrder;
 use souk_network::wire::{self, Intake, WireError};
 use souk_network::{Network, RateLimit};
 use souk_roles::market::statement::LogPlace;
+use souk_roles::market::tree_note::TreeNote;
 use souk_roles::validator::questions::{Question, Reply};
 
 use crate::validator::account_watchers::AccountWatchers;
+use crate::validator::cosigning::HistoryReader;
 use crate::validator::exchange_machine::{BatchResult, ExchangeMachine};
 use crate::validator::statements::Statements;
 use crate::validator::{Consistency, ProposeError, QueryError, ReadMoment, Validator};
@@ -71,6 +75,8 @@ pub(super) struct ServerContext {
     pub(super) questions: QuestionCounts,
     /// The history of accounts.
     pub(super) statements: Statements,
+    /// The signed heads and the tiles of the history's tree.
+    pub(super) history: HistoryReader,
 }
 
 /// Serves `/souk/market/12` until the network stops.
@@ -174,6 +180,8 @@ impl SharedState {
             Request::Status => self.read_status().await,
             Request::Members => self.list_members().await,
             Request::Order(order) => self.execute_order(order).await,
+            Request::TreeHeads => self.show_heads(),
+            Request::Tile { level, index } => self.read_tile(TileId { level, index }).await,
             Request::Statement(account, before) => self.read_statement(account, before).await,
             // `serve_stream` serves these, so they never come here.
             Request::Watch(_) | Request::Backup(_) | Request::Stale => Answer::Changed,
@@ -252,6 +260,23 @@ impl SharedState {
             Ok(Ok(statement)) => Answer::Statement(statement),
             Ok(Err(error)) => Answer::Unavailable(format!("the statements: {error}")),
             Err(_) => unavailable_answer(),
+        }
+    }
+
+    fn show_heads(&self) -> Answer {
+        let heads = self.context.history.signed_heads();
+        let text = |note: TreeNote| note.encode();
+        Answer::TreeHeads(Box::new(TreeHeads {
+            latest: heads.latest.map(text),
+            certified: heads.certified.map(text),
+            conflicts: heads.conflicts.into_iter().map(text).collect(),
+        }))
+    }
+
+    async fn read_tile(&self, id: TileId) -> Answer {
+        match self.context.history.read_tile(id).await {
+            Ok(tile) => Answer::Tile(tile.map(|tile| tile.encode())),
+            Err(error) => Answer::Unavailable(format!("the history: {error}")),
         }
     }
 

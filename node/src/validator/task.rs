@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use souk_consensus::replica::{ChangeError, MemberChange, Proposal, RoundWork, Status};
 use souk_consensus::wire::Envelope;
-use souk_consensus::{Check, ReplicaId, Snapshot, Verdict};
+use souk_consensus::{Check, ReplicaId, Snapshot, TreeTip, Verdict};
 use souk_market::Millis;
 use souk_roles::clock::{Micros, Now};
 use souk_roles::validator::action::{Action, Report, RoundResults};
@@ -18,10 +18,11 @@ use souk_roles::validator::core::ValidatorCore;
 use souk_roles::validator::event::{Consistency, Event, ReadMoment};
 use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::mpsc::error::TryRecvError;
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::timeout_at;
 
 use super::callers::{Callers, ProposalEnd, WaitingCaller};
+use super::history_folder::HistoryFolder;
 use super::storage::Storage;
 use super::verifier::Verifier;
 use super::views::Views;
@@ -70,6 +71,14 @@ enum Occurrence<M: AnsweringMachine> {
     Verdict(Verdict<M::Command>),
 }
 
+/// The channels to the followers of the log.
+pub(super) struct Followers {
+    /// Every applied entry.
+    pub(super) notices: broadcast::Sender<Notice>,
+    /// The last tree head reached.
+    pub(super) tip: watch::Sender<Option<Arc<TreeTip>>>,
+}
+
 /// The state that the task owns.
 pub(super) struct ValidatorTask<M: AnsweringMachine> {
     core: ValidatorCore<M>,
@@ -80,7 +89,7 @@ pub(super) struct ValidatorTask<M: AnsweringMachine> {
     /// Checks of this round that the task runs itself, in parallel with the disk.
     at_hand: Vec<Check>,
     inbox: mpsc::Receiver<Input<M>>,
-    notices: broadcast::Sender<Notice>,
+    followers: Followers,
     outbound: mpsc::Sender<Envelope>,
     /// The start of the core's time.
     began: Instant,
@@ -91,7 +100,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         config: &ValidatorConfig,
         machine: M,
         inbox: mpsc::Receiver<Input<M>>,
-        notices: broadcast::Sender<Notice>,
+        followers: Followers,
         outbound: mpsc::Sender<Envelope>,
     ) -> Result<Self, ValidatorError> {
         let (store, replica) = begin(config, machine)?;
@@ -100,12 +109,16 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         Ok(Self {
             core: ValidatorCore::new(replica, to_micros(config.tick), core_now(began)),
             callers: Callers::new(),
-            storage: Storage::start(config.replica.id, store)?,
+            storage: Storage::start(
+                config.replica.id,
+                store,
+                HistoryFolder::in_replica(&config.folder),
+            )?,
             views,
             verifier: Verifier::start::<M>(config.replica.id)?,
             at_hand: Vec::new(),
             inbox,
-            notices,
+            followers,
             outbound,
             began,
         })
@@ -265,11 +278,16 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
 
     fn publish_news(&mut self, news: RoundResults) {
         self.views.on_checkpoints(&news.checkpoints);
+        self.storage.submit_tiles(news.tiles);
+        if let Some(tip) = news.tip {
+            self.followers.tip.send_replace(Some(Arc::new(tip)));
+        }
         if let Some(index) = news.installed {
-            drop(self.notices.send(Notice::Installed(index)));
+            drop(self.followers.notices.send(Notice::Installed(index)));
         }
         for applied in news.applied {
-            drop(self.notices.send(Notice::Applied(Arc::new(applied))));
+            let applied = Notice::Applied(Arc::new(applied));
+            drop(self.followers.notices.send(applied));
         }
         // Without work for the disk, nothing ran in parallel with the checks.
         for verdict in Check::run_all::<M>(&std::mem::take(&mut self.at_hand)) {

@@ -1,6 +1,7 @@
 //! Three validators in one process: real threads, real folders, messages passed in memory.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -396,9 +397,9 @@ async fn an_audit_reproduces_every_digest_and_finds_a_changed_one() {
 fn swap_views(one: &Group, other: &Group) {
     let aside = one.folder(1).join("aside");
     let (one, other) = (one.folder(1).join("views"), other.folder(1).join("views"));
-    std::fs::rename(&one, &aside).unwrap();
-    std::fs::rename(&other, &one).unwrap();
-    std::fs::rename(&aside, &other).unwrap();
+    fs::rename(&one, &aside).unwrap();
+    fs::rename(&other, &one).unwrap();
+    fs::rename(&aside, &other).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -408,8 +409,8 @@ async fn views_that_are_gone_or_garbage_are_rebuilt() {
     for number in 1..=3 {
         group.stop(number).await;
     }
-    std::fs::remove_dir_all(group.folder(1).join("views")).unwrap();
-    std::fs::write(group.folder(2).join("views/conf"), b"no configuration").unwrap();
+    fs::remove_dir_all(group.folder(1).join("views")).unwrap();
+    fs::write(group.folder(2).join("views/conf"), b"no configuration").unwrap();
     for number in 1..=3 {
         group.run(number);
     }
@@ -453,7 +454,11 @@ async fn watchers_are_told_of_every_entry_in_order() {
     let mut seen = Vec::new();
     while seen.len() < 10 {
         if let Notice::Applied(applied) = notices.recv().await.unwrap() {
-            let commands = applied.results.iter();
+            // A tick has no command.
+            let commands = applied
+                .results
+                .iter()
+                .filter(|(command, _)| !command.is_empty());
             seen.extend(commands.map(|(command, _)| String::from_utf8(command.to_vec()).unwrap()));
         }
     }
@@ -534,10 +539,10 @@ async fn a_log_that_is_gone_from_under_its_snapshot_is_not_begun_anew() {
     let mut group = Group::start(1_000);
     propose_each(group.any(), "promised", 5).await;
     group.stop(1).await;
-    for item in std::fs::read_dir(group.folder(1)).unwrap() {
+    for item in fs::read_dir(group.folder(1)).unwrap() {
         let item = item.unwrap();
         if item.file_name().to_string_lossy().starts_with("wal-") {
-            std::fs::remove_file(item.path()).unwrap();
+            fs::remove_file(item.path()).unwrap();
         }
     }
     let (sender, _outbound) = mpsc::channel(1);
@@ -664,4 +669,49 @@ async fn a_command_too_large_for_the_log_is_refused_with_its_size() {
         .await;
     let size = COMMAND_BYTES_MAX + 1;
     assert!(matches!(refused, Err(ProposeError::TooLarge { bytes }) if bytes == size));
+}
+
+/// The files of a validator's tiles, by path below the folder of its history.
+fn tiles_of(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let level = folder.join("history/tile/0");
+    let files = fs::read_dir(&level).into_iter().flatten().flatten();
+    let tiles = files.map(|file| {
+        (
+            PathBuf::from(file.file_name()),
+            fs::read(file.path()).unwrap(),
+        )
+    });
+    tiles.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tile_that_a_killed_process_did_not_write_is_made_again_and_equal_everywhere() {
+    let mut group = Group::start(100_000);
+    propose_each(group.any(), "leaf", 600).await;
+    for number in 1..=3 {
+        group.stop(number).await;
+    }
+    let whole = tiles_of(group.folder(1));
+    assert!(whole.len() >= 2, "{} tiles", whole.len());
+    // As if it had died after the write of the log and before, or amid, that of the tile.
+    let tile = |number: &str| group.folder(1).join("history/tile/0").join(number);
+    fs::remove_file(tile("001")).unwrap();
+    fs::write(tile("001.unfinished"), [7; 100]).unwrap();
+    fs::write(tile("000"), [7; 100]).unwrap();
+    for number in 1..=3 {
+        group.run(number);
+    }
+    propose_each(group.get(1), "after", 5).await;
+    for number in 1..=3 {
+        group.stop(number).await;
+    }
+    let (one, two) = (tiles_of(group.folder(1)), tiles_of(group.folder(2)));
+    for (path, bytes) in &whole {
+        assert_eq!(bytes.len(), 256 * 32, "{}", path.display());
+        assert!(
+            one[path] == *bytes && two[path] == *bytes,
+            "{}",
+            path.display()
+        );
+    }
 }

@@ -11,16 +11,18 @@ use serde::Serialize;
 use souk_consensus::batch::BatchId;
 use souk_consensus::replica::AppliedEntry;
 use souk_consensus::{
-    Checkpoint, Digest, History, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term,
+    Checkpoint, Digest, History, Leaf, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term,
+    TreeHead,
 };
 use souk_market::{
     Acceptance, AccountKey, Event, Exchange, Genesis, LeaseId, Millis, Nonce, Refusal,
 };
 use souk_roles::validator::event::ReadMoment;
 
-use super::machine::{BatchResult, DecodingCache, MarketBreach, SimExchange};
+use super::machine::{BatchResult, DecodingCache, MarketBreach, SimExchange, hash_result};
 use super::payments::{Dealings, Payments};
 use super::state_comparison::ReplicaStates;
+use super::tree_checks::{TileFolder, TreeChecks};
 
 /// Tolerance of an answer's age in milliseconds: each core starts its ticks at a different time.
 const AGE_SLACK_MS: u64 = 50;
@@ -51,6 +53,13 @@ pub enum Violation {
         index: u64,
         /// The replica's id.
         replica: u64,
+    },
+    /// A machine lacks a tile of the history that its replica filled, or has another.
+    TileWrong {
+        /// The replica's id.
+        replica: u64,
+        /// The tile's path.
+        tile: String,
     },
     /// Two replicas have different states at one index.
     StatesDiffer {
@@ -199,6 +208,7 @@ impl Violation {
             Self::TwoLeaders { .. } => "two_leaders",
             Self::LogsDiffer { .. } => "logs_differ",
             Self::HistoriesDiffer { .. } => "histories_differ",
+            Self::TileWrong { .. } => "tile_wrong",
             Self::StatesDiffer { .. } => "states_differ",
             Self::ReplayDiffers { .. } => "replay_differs",
             Self::AcknowledgedLost { .. } => "acknowledged_lost",
@@ -244,6 +254,7 @@ pub struct Checker {
     shadow: SimExchange,
     shadow_index: LogIndex,
     shadow_history: History,
+    tree: TreeChecks,
     payments: Payments,
     decoded: Rc<RefCell<DecodingCache>>,
     /// Ids of the applied batches.
@@ -269,9 +280,10 @@ impl Checker {
             histories: BTreeMap::new(),
             states: BTreeMap::new(),
             wholes: ReplicaStates::default(),
-            shadow: SimExchange::new(genesis, decoded.clone()),
+            shadow: SimExchange::new(genesis),
             shadow_index: LogIndex(0),
             shadow_history: History::default(),
+            tree: TreeChecks::default(),
             payments: Payments::new(genesis),
             decoded,
             batches: BTreeSet::new(),
@@ -320,6 +332,22 @@ impl Checker {
         if first != history {
             let (index, replica) = (index.0, replica.get());
             self.record_violation(Violation::HistoriesDiffer { index, replica });
+        }
+    }
+
+    /// Compares the tree head that a replica would sign.
+    pub fn on_head(&mut self, replica: ReplicaId, head: TreeHead) {
+        if !self.tree.compare_head(head) {
+            let (index, replica) = (head.index.0, replica.get());
+            self.record_violation(Violation::HistoriesDiffer { index, replica });
+        }
+    }
+
+    /// Checks that a machine has the tiles that its replica filled.
+    pub fn check_tiles(&mut self, replica: ReplicaId, folder: &TileFolder, size: u64) {
+        if let Some(tile) = self.tree.find_wrong_tile(folder, size) {
+            let (replica, tile) = (replica.get(), tile.to_path());
+            self.record_violation(Violation::TileWrong { replica, tile });
         }
     }
 
@@ -381,14 +409,16 @@ impl Checker {
                 self.shadow.apply_command(at, applied.time, &decoding)
             };
             self.check_payments(at, applied.time, command, &replayed);
-            let leaf = match command.is_empty() {
-                true => History::hash_leaf(command, &replayed),
-                false => self.shadow.history_leaf(at, command, &replayed),
+            let leaf = Leaf {
+                at,
+                time: applied.time,
+                command: Digest::for_content(command),
+                result: self.shadow.result_digest(&replayed),
             };
-            self.shadow_history.push(leaf);
-            self.results.insert(leaf);
+            self.shadow_history.push(leaf.hash(), &mut self.tree.tiles);
+            self.results.insert(hash_result(command, &replayed));
             if replayed != *result {
-                self.results.insert(History::hash_leaf(command, result));
+                self.results.insert(hash_result(command, result));
                 self.record_violation(Violation::ReplayDiffers {
                     index: applied.index.0,
                 });

@@ -37,6 +37,7 @@ mod resources;
 mod schedule_shortening;
 mod signature_checks;
 mod state_comparison;
+mod tree_checks;
 mod view_checks;
 mod world;
 

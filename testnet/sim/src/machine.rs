@@ -8,8 +8,8 @@ use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 
 use souk_consensus::{
-    ChangeStanding, CommandFault, Digest, History, LogTime, MemberChange, OfferedState, Position,
-    ReplicaId, RestoreError, StateMachine, Tally,
+    ChangeStanding, CommandFault, Digest, LogTime, MemberChange, OfferedState, Position, ReplicaId,
+    RestoreError, StateMachine, Tally,
 };
 use souk_market::{
     AccountKey, Balances, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState,
@@ -42,8 +42,6 @@ pub struct DecodingCache {
 #[derive(Debug)]
 pub struct Decoding {
     bytes: Vec<u8>,
-    /// A result of the command, and the leaf of both.
-    leaf: RefCell<Option<(Vec<u8>, Digest)>>,
     /// The batch, with an unverified author.
     pub batch: Result<VerifiedBatch, BatchFault>,
     /// The order about validators, if the command is one.
@@ -70,20 +68,6 @@ impl DecodingCache {
         self.batches[place] = Some(decoding.clone());
         decoding
     }
-
-    /// Returns the leaf of a command and its result.
-    pub fn history_leaf(&mut self, command: &[u8], result: &[u8]) -> Digest {
-        let decoding = self.get(command);
-        let mut known = decoding.leaf.borrow_mut();
-        match &*known {
-            Some((other, leaf)) if other == result => *leaf,
-            _ => {
-                let leaf = History::hash_leaf(command, result);
-                *known = Some((result.to_vec(), leaf));
-                leaf
-            }
-        }
-    }
 }
 
 impl Decoding {
@@ -96,7 +80,6 @@ impl Decoding {
         };
         Self {
             bytes: command.to_vec(),
-            leaf: RefCell::default(),
             batch: signed.and_then(VerifiedBatch::from_own_log),
             order,
             authentic,
@@ -112,6 +95,15 @@ impl Decoding {
             }),
         }
     }
+}
+
+/// Returns a digest that names a command with its result.
+pub fn hash_result(command: &[u8], result: &[u8]) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(command.len() as u64).to_le_bytes());
+    hasher.update(command);
+    hasher.update(result);
+    Digest(*hasher.finalize().as_bytes())
 }
 
 fn is_signed(signed: &SignedBatch) -> bool {
@@ -147,7 +139,6 @@ pub enum MarketBreach {
 /// The exchange with its checks.
 pub struct SimExchange {
     machine: ExchangeMachine<EventRecorder>,
-    decoded: Rc<RefCell<DecodingCache>>,
     closed: BTreeSet<LeaseId>,
     /// The last reported balances of each account.
     reported_balances: BTreeMap<AccountKey, Balances>,
@@ -158,10 +149,9 @@ pub struct SimExchange {
 
 impl SimExchange {
     /// Creates a market at its beginning.
-    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<DecodingCache>>) -> Self {
+    pub fn new(genesis: &Genesis) -> Self {
         Self {
             machine: ExchangeMachine::new(genesis, EventRecorder::default()),
-            decoded,
             closed: BTreeSet::new(),
             reported_balances: BTreeMap::new(),
             breach: None,
@@ -292,8 +282,8 @@ impl StateMachine for SimExchange {
         told
     }
 
-    fn history_leaf(&self, _at: Position, command: &[u8], result: &[u8]) -> Digest {
-        self.decoded.borrow_mut().history_leaf(command, result)
+    fn result_digest(&self, result: &[u8]) -> Digest {
+        self.machine.result_digest(result)
     }
 
     fn wakes_at(&self) -> Option<LogTime> {

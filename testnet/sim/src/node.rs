@@ -28,6 +28,7 @@ use super::faults::Boundary;
 use super::forged_messages::ForgedState;
 use super::machine::{Decoding, DecodingCache, EPOCH_MS, SimExchange};
 use super::random::Random;
+use super::tree_checks::TileFolder;
 
 /// Share of clocks that run far too fast or too slowly, and their maximum drift; other clocks are
 /// slightly off.
@@ -109,6 +110,7 @@ pub struct Node {
     pub id: ReplicaId,
     pub disk: SimDisk,
     pub rows: SimRows,
+    pub tiles: TileFolder,
     pub running: Option<RunningValidator>,
     /// Counts starts and stops; events scheduled for an earlier life are void.
     pub life: u64,
@@ -194,6 +196,7 @@ impl Node {
             drawn,
             disk: SimDisk::new(Random::new(seed, &format!("disk {id}"))),
             rows: SimRows::default(),
+            tiles: TileFolder::default(),
             running: None,
             life: 0,
             clock_skew_ms: 0,
@@ -492,6 +495,8 @@ impl Node {
         }
         let running = self.running.as_mut()?;
         running.viewed_from = news.installed.unwrap_or(running.viewed_from);
+        let replica = running.core.replica();
+        self.tiles.on_news(&news, || replica.history().size());
         if let Err(error) = running.views.on_checkpoints(&news.checkpoints) {
             return Some(Round::Refused(error.to_string()));
         }

@@ -141,7 +141,7 @@ fn a_group_that_does_not_agree_is_noticed() {
     });
     assert_eq!(leaders, Some("two_leaders"));
     let mut other = History::default();
-    other.push(Digest([1; 32]));
+    other.push(Digest([1; 32]), &mut Vec::new());
     let histories = found(|checker| {
         checker.on_history(id(1), LogIndex(7), &History::default());
         checker.on_history(id(2), LogIndex(7), &other);

@@ -270,7 +270,7 @@ impl World {
     }
 
     pub(super) fn new_machine(&self) -> SimExchange {
-        SimExchange::new(&self.genesis, self.decoded.clone())
+        SimExchange::new(&self.genesis)
     }
 
     pub(super) fn genesis(&self) -> &Genesis {

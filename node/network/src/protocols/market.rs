@@ -5,7 +5,7 @@ use libp2p::swarm::StreamProtocol;
 use souk_roles::market::market_protocol;
 pub use souk_roles::market::market_protocol::{
     Age, Answer, BACKUP_FRAME_BYTES, Governance, MONEY_REQUESTS_MAX, Member, Members, NAMED_MAX,
-    OrderRefusal, REQUEST_BYTES_MAX, Request, Standing, Status, TimedAnswer,
+    OrderRefusal, REQUEST_BYTES_MAX, Request, Standing, Status, TimedAnswer, TreeHeads,
 };
 
 /// The protocol's name.

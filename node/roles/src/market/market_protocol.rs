@@ -83,6 +83,15 @@ pub enum Request {
     Statement(AccountKey, Option<LogPlace>),
     /// Return the market's operators, its rules, and the pending changes to them.
     Governance,
+    /// Return the heads of the history's tree that this validator signed.
+    TreeHeads,
+    /// Return a tile of the history's tree, or the beginning of one that is not full yet.
+    Tile {
+        /// The tile's level, 0 for leaves.
+        level: u32,
+        /// The number of full tiles to the left.
+        index: u64,
+    },
 }
 
 impl Request {
@@ -95,7 +104,7 @@ impl Request {
             Request::Choose(_) | Request::Explain(..) | Request::Find(_) => 8,
             Request::Statement(..) => 8,
             Request::JobLeases(..) | Request::Order(_) => 8,
-            Request::MoneyRequests(..) | Request::Governance => 8,
+            Request::MoneyRequests(..) | Request::Governance | Request::Tile { .. } => 8,
             // The validators check a signature, and a quorum of disks writes.
             Request::Submit(_) => 4,
             _ => 1,
@@ -131,6 +140,8 @@ impl Request {
             Request::Orders(_) => "orders",
             Request::Statement(..) => "statement",
             Request::Governance => "governance",
+            Request::TreeHeads => "tree_heads",
+            Request::Tile { .. } => "tile",
         }
     }
 
@@ -231,6 +242,22 @@ pub enum Answer {
     Statement(Statement),
     /// The operators, the rules and their pending changes.
     Governance(Box<Governance>),
+    /// The signed heads of the history's tree.
+    TreeHeads(Box<TreeHeads>),
+    /// The hashes of the tile, 32 bytes each; none if this validator lacks it.
+    Tile(Option<Vec<u8>>),
+}
+
+/// The heads of the history's tree that a validator shows, as notes; see
+/// [`super::tree_note::TreeNote`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeHeads {
+    /// The last head that it signed, with the cosignatures that it has.
+    pub latest: Option<String>,
+    /// The last head that enough validators cosigned.
+    pub certified: Option<String>,
+    /// Heads of which two have one size and different roots: one of their signers lied.
+    pub conflicts: Vec<String>,
 }
 
 /// The operators and rules of a market, with pending changes.

@@ -5,7 +5,7 @@ use souk_consensus::replica::{
     StepError,
 };
 use souk_consensus::wire::Envelope;
-use souk_consensus::{Check, Checkpoint, LogIndex, ReplicaId, Snapshot};
+use souk_consensus::{Check, Checkpoint, LogIndex, ReplicaId, Snapshot, Tile, TreeTip};
 
 use super::event::{Caller, ReadMoment};
 use super::questions::AnsweringMachine;
@@ -67,6 +67,11 @@ pub struct RoundResults {
     pub checkpoints: Vec<Checkpoint>,
     /// A snapshot replaced the state: every view derived from it must be rebuilt.
     pub installed: Option<LogIndex>,
+    /// The tiles of the history that the round filled. They must be on disk before the snapshot
+    /// that may follow: after that, nothing makes them again.
+    pub tiles: Vec<Tile>,
+    /// The last tree head that the round reached, to cosign.
+    pub tip: Option<TreeTip>,
     /// The applied entries, in order.
     pub applied: Vec<AppliedEntry>,
 }

@@ -302,6 +302,8 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
             answers,
             reads,
             checkpoints,
+            tiles,
+            tip,
             installed,
             snapshot,
             forgery,
@@ -329,6 +331,8 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         let news = RoundResults {
             checkpoints,
             installed,
+            tiles,
+            tip,
             applied,
         };
         self.actions.push_back(Action::Tell(Box::new(news)));

@@ -4,8 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 use souk_consensus::{
-    ChangeStanding, CommandFault, LogTime, MachineFailure, MemberChange, OfferedState, Position,
-    ReplicaId, RestoreError, StateMachine, Tally,
+    ChangeStanding, CommandFault, Digest, LogTime, MachineFailure, MemberChange, OfferedState,
+    Position, ReplicaId, RestoreError, StateMachine, Tally,
 };
 use souk_market::{
     Acceptance, BatchFault, BatchOutcome, Event, Exchange, Genesis, Millis, Outcome, RULES_VERSION,
@@ -74,6 +74,8 @@ pub struct ExchangeMachine<W> {
     spoken: u16,
     /// The result of the last batch, in memory that is reused.
     applied: BatchOutcome,
+    /// The encoded events of the last command or tick, for the history.
+    events: Vec<u8>,
     /// This validator's key, which vouches for states; none if it only replays a log.
     key: Option<SigningKey>,
 }
@@ -87,6 +89,7 @@ impl<W: Watch> ExchangeMachine<W> {
             watch,
             spoken: RULES_VERSION,
             applied: BatchOutcome::default(),
+            events: Vec::new(),
             key: None,
         }
     }
@@ -148,6 +151,7 @@ impl<W: Watch> ExchangeMachine<W> {
             .apply_into(Millis(now.0), batch, &mut self.applied);
         let time = self.exchange.now();
         self.watch.on_events(at, time, &self.applied.events);
+        encode_events(&self.applied.events, &mut self.events);
         let outcomes = self.applied.outcomes.drain(..);
         BatchResult::Applied(outcomes.map(Outcome::into_result).collect())
     }
@@ -240,6 +244,7 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
     fn apply_command(&mut self, at: Position, now: LogTime, command: &LogCommand) -> Vec<u8> {
         let result = match command {
             LogCommand::Order(order) => {
+                self.events.clear();
                 BatchResult::Ordered(self.roster.apply_order(Millis(now.0), order))
             }
             LogCommand::Batch(batch) => self.apply_batch(at, now, batch),
@@ -250,7 +255,16 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
     fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8> {
         let events = self.exchange.tick(Millis(now.0));
         self.watch.on_events(at, self.exchange.now(), &events);
+        encode_events(&events, &mut self.events);
         Vec::new()
+    }
+
+    fn result_digest(&self, result: &[u8]) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(result.len() as u64).to_le_bytes());
+        hasher.update(result);
+        hasher.update(&self.events);
+        Digest(*hasher.finalize().as_bytes())
     }
 
     fn wakes_at(&self) -> Option<LogTime> {
@@ -308,6 +322,15 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
 fn split_state(bytes: &[u8]) -> Result<(Roster, &[u8]), StateFault> {
     let bytes = bytes.strip_prefix(MAGIC).ok_or(StateFault::Magic)?;
     Ok(postcard::take_from_bytes(bytes)?)
+}
+
+/// Encodes events into reused memory: nothing if there are none.
+fn encode_events(events: &[Event], bytes: &mut Vec<u8>) {
+    bytes.clear();
+    if !events.is_empty() {
+        let reused = std::mem::take(bytes);
+        *bytes = postcard::to_extend(events, reused).expect("plain data in memory always encodes");
+    }
 }
 
 fn encode_roster(roster: &Roster) -> Vec<u8> {
@@ -380,6 +403,32 @@ mod tests {
         // Nor does a build take over a state of rules that it does not carry out.
         assert!(old.restore(&new.snapshot()).is_err());
         assert_eq!(old.exchange().rules_version().0, 1);
+    }
+
+    #[test]
+    fn the_result_of_a_step_covers_the_events_that_its_answer_does_not_show() {
+        let key = SigningKey::from_bytes(&[5; 32]);
+        let operator = AccountKey::from(&key);
+        let mut genesis = Genesis::new("m".try_into().unwrap(), operator);
+        genesis.accounts = vec![(operator, Name::default(), Credits(0))];
+        let mut machine = Machine::new(&genesis, Nobody);
+        let index = souk_consensus::LogIndex(7);
+        let place = Position { index, offset: 0 };
+        let answer = machine.tick(place, LogTime(1_000));
+        let without = machine.result_digest(&answer);
+        assert_eq!(
+            without,
+            machine.result_digest(&[]),
+            "a tick answers nothing"
+        );
+        let event = Event::Registered { account: operator };
+        encode_events(&[event], &mut machine.events);
+        assert_ne!(machine.result_digest(&answer), without);
+        let longer = [&machine.events[..1], &machine.events[1..]].concat();
+        assert_ne!(machine.result_digest(&longer), machine.result_digest(&[]));
+        // The next step forgets them.
+        machine.tick(place, LogTime(1_001));
+        assert_eq!(machine.result_digest(&answer), without);
     }
 
     fn order() -> Vec<u8> {

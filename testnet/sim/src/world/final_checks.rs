@@ -69,6 +69,7 @@ pub fn check_ending(world: &mut World) {
     check_escrow(world);
     find_proposals(world);
     compare_states(world);
+    check_tiles(world);
     for node in 0..world.nodes.len() {
         if !world.nodes[node].harmed {
             audit_disk(world, node);
@@ -105,6 +106,16 @@ fn find_proposals(world: &mut World) {
     }
 }
 
+/// Checks that each machine has the tiles of the history that its replica filled.
+fn check_tiles(world: &mut World) {
+    for node in &world.nodes {
+        if let Some(running) = &node.running {
+            let size = running.replica().history().size();
+            world.checker.check_tiles(node.id, &node.tiles, size);
+        }
+    }
+}
+
 fn compare_states(world: &mut World) {
     let (_, shadow) = world.checker.shadow_state();
     let mut differs = None;
@@ -131,8 +142,7 @@ fn audit_disk(world: &mut World, node: usize) {
     world.nodes[node].crash();
     let mut disk = world.nodes[node].disk.clone();
     let genesis = world.genesis().clone();
-    let decoded = world.decoded.clone();
-    let machine = || SimExchange::new(&genesis, decoded.clone());
+    let machine = || SimExchange::new(&genesis);
     match audit(&mut disk, crate::CHECKPOINT_ENTRIES, machine) {
         Ok(audit) => world.counts.audited += audit.commands,
         Err(error) => {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use souk_consensus::LogIndex;
 use souk_consensus::replica::{Proposal, StepError};
-use souk_consensus::{History, LogIndex};
 use souk_market::Millis;
 use souk_roles::market::client::NoReply;
 use souk_roles::market::market_protocol::{Answer, Request};
@@ -14,7 +14,7 @@ use souk_roles::validator::action::{Report, Response, RoundResults};
 use souk_roles::validator::event::{Caller, Consistency, Event as CoreEvent, ReadMoment};
 
 use crate::RUSH_MAX;
-use crate::machine::{BatchResult, Decoding, EPOCH_MS, SimExchange};
+use crate::machine::{BatchResult, Decoding, EPOCH_MS, SimExchange, hash_result};
 use crate::node::CompletedRound;
 use crate::world::actors::Waiter;
 use crate::world::{Event, World};
@@ -325,6 +325,9 @@ impl World {
             self.checker.on_checkpoint(id, checkpoint, whole);
             self.counts.checkpoints += 1;
         }
+        if let Some(tip) = &news.tip {
+            self.checker.on_head(id, tip.head);
+        }
         self.counts.snapshots_installed += u64::from(news.installed.is_some());
     }
 
@@ -371,14 +374,14 @@ impl World {
             Operation::Write { person, bytes, .. } => {
                 self.counts.acknowledged += 1;
                 self.people.read(person, result);
-                History::hash_leaf(&bytes, result)
+                hash_result(&bytes, result)
             }
             Operation::Asked(waiter) => {
                 self.counts.questions += 1;
                 let Request::Submit(batch) = &*waiter.question else {
                     unreachable!("only batches are written");
                 };
-                let leaf = History::hash_leaf(&batch.encode(), result);
+                let leaf = hash_result(&batch.encode(), result);
                 let answer = match postcard::from_bytes(result) {
                     Ok(BatchResult::Applied(results)) => Answer::Applied(results),
                     _ => Answer::Unavailable("no result of a batch".to_owned()),

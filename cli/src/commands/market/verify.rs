@@ -1,0 +1,337 @@
+//! `souk market verify`: checks the market's history from its genesis alone: who signed which head,
+//! whether enough validators certify one, and whether two of them contradict each other.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use souk_api::history::HistoryView;
+use souk_folder::clock::unix_ms;
+use souk_folder::invitation::Invitation;
+use souk_folder::market_file::MarketFile;
+use souk_node::client::history::{
+    Continuation, ContinuationCheck, Fork, GatheredHistory, HistoryCheck, NOTE_ENDING, SignedHead,
+    StoredHistory, TreeNote, gather_heads, prove_continuation,
+};
+use souk_node::client::{join, reach};
+use souk_node::market::Genesis;
+
+use super::{from_joining, parse_line};
+use crate::args::{Output, VerifyArgs};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::{from_config, from_reach};
+use crate::show::{Table, format_count, format_seconds, print_json, print_line, print_notice};
+
+/// The file with the last certified head that this folder saw: later ones must continue it.
+const SEEN_FILE: &str = "history.checkpoint";
+
+/// A continuation and what was shown of it.
+type Proof = (ContinuationCheck, Option<Continuation>);
+
+/// Runs the command.
+pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) -> Outcome {
+    let market = read_market(folder, args).await?;
+    let genesis = market.genesis.clone();
+    if let Some(from) = &args.from {
+        return verify_folder(folder, output, from, &genesis);
+    }
+    let seen_path = args.line.is_none().then(|| folder.join(SEEN_FILE));
+    let seen = seen_path.as_deref().map(read_seen).transpose()?.flatten();
+    let (broker, _) = reach::connect_read_only(&market)
+        .await
+        .map_err(from_reach)?;
+    let history = gather_heads(&broker, &genesis, seen.into_iter().collect()).await;
+    let mut proofs = Vec::new();
+    for check in history.check.plan_proofs() {
+        let shown = prove_continuation(&broker, &history, &check).await;
+        proofs.push((check, shown));
+    }
+    let report = Report {
+        genesis: &genesis,
+        check: &history.check,
+        answers: Some(&history),
+        proofs,
+    };
+    report.conclude(folder, output)?;
+    if let (Some(path), Some(certified)) = (seen_path, history.check.find_certified()) {
+        write_file(&path, &certified.note.encode())?;
+    }
+    Ok(())
+}
+
+/// Reads the market of the folder, or fetches that of a line.
+async fn read_market(folder: &Path, args: &VerifyArgs) -> Result<MarketFile, Failure> {
+    let Some(line) = &args.line else {
+        let market = MarketFile::read_nearest(folder).map_err(from_config)?;
+        return Ok(market.with_known(folder));
+    };
+    let invitation: Invitation = parse_line(line)?;
+    let fetched = join::fetch_market(&invitation).await;
+    let (genesis, _) = fetched.map_err(from_joining)?;
+    Ok(MarketFile::new(genesis))
+}
+
+fn verify_folder(folder: &Path, output: Output, from: &Path, genesis: &Genesis) -> Outcome {
+    let stored = StoredHistory::read_folder(from, genesis).map_err(|error| {
+        let hint = "name a validator's replica/history, or a folder with files that end in \
+                    .checkpoint";
+        Failure::new(Kind::Input, error, hint)
+    })?;
+    let plans = stored.check.plan_proofs().into_iter();
+    let prove = |check: ContinuationCheck| {
+        let shown = stored.prove_continuation(&check);
+        (check, Some(shown))
+    };
+    let report = Report {
+        genesis,
+        check: &stored.check,
+        answers: None,
+        proofs: plans.map(prove).collect(),
+    };
+    report.conclude(folder, output)
+}
+
+fn read_seen(path: &Path) -> Result<Option<TreeNote>, Failure> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let damaged = |cause: String| {
+        let cause = format!(
+            "{}, the last certified head seen here: {cause}",
+            path.display()
+        );
+        let hint = "remove it if you do not need to know that the history continues it";
+        Failure::new(Kind::Verification, cause, hint)
+    };
+    let bytes = std::fs::read(path).map_err(|error| damaged(error.to_string()))?;
+    let note = TreeNote::decode(&bytes);
+    note.map(Some).map_err(|error| damaged(error.to_string()))
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| {
+        let cause = format!("cannot write {}: {error}", path.display());
+        Failure::new(
+            Kind::State,
+            cause,
+            "give a folder that you can write with --dir",
+        )
+    })
+}
+
+/// The findings about a market.
+struct Report<'a> {
+    genesis: &'a Genesis,
+    check: &'a HistoryCheck,
+    /// The validators' answers; none if the notes come from a folder.
+    answers: Option<&'a GatheredHistory>,
+    proofs: Vec<Proof>,
+}
+
+impl Report<'_> {
+    /// Prints the findings. Fails if they show a lie, or that nothing is certified.
+    fn conclude(&self, folder: &Path, output: Output) -> Outcome {
+        let evidence = self.save_evidence(folder)?;
+        match output {
+            Output::Json => print_json(&self.to_json(&evidence)),
+            Output::Text => self.print(),
+        }
+        if let Some(fork) = self.check.forks.first() {
+            return Err(from_fork(fork, &evidence));
+        }
+        if let Some(check) = self.contradictions().next() {
+            return Err(from_contradiction(check, &evidence));
+        }
+        if self.check.find_certified().is_none() {
+            let cause = format!(
+                "no head is certified: {} of {} validators must sign the same one",
+                self.check.needed,
+                self.check.members.len()
+            );
+            let hint = "wait a moment and try again; if it stays so, too few validators run";
+            return Err(Failure::new(Kind::Verification, cause, hint));
+        }
+        Ok(())
+    }
+
+    /// Returns the proofs that failed.
+    fn contradictions(&self) -> impl Iterator<Item = &ContinuationCheck> {
+        let failed = |proof: &&Proof| proof.1 == Some(Continuation::Contradicted);
+        self.proofs.iter().filter(failed).map(|(check, _)| check)
+    }
+
+    /// Writes both notes of each contradiction into the folder. Two of one size with different
+    /// roots convict who signed both.
+    fn save_evidence(&self, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+        let forks = self.check.forks.iter().flat_map(|fork| &fork.heads);
+        let others = self
+            .contradictions()
+            .flat_map(|check| [&check.from, &check.to]);
+        let mut heads: Vec<&SignedHead> = forks.chain(others).collect();
+        heads.sort_by_key(|signed| (signed.head().size, signed.head().root));
+        heads.dedup();
+        let save = |signed: &SignedHead| {
+            let (size, root) = (signed.head().size, signed.head().root.to_string());
+            let name = format!("evidence-{size}-{}.{NOTE_ENDING}", &root[..16]);
+            let path = folder.join(name);
+            write_file(&path, &signed.note.encode())?;
+            Ok(path)
+        };
+        heads.into_iter().map(save).collect()
+    }
+
+    fn to_json(&self, evidence: &[PathBuf]) -> Value {
+        let market = self.genesis.market_id().to_string();
+        let view = HistoryView::from_check(market, self.check);
+        let answers = self.answers.map(|history| {
+            let answers = history.answers.iter().map(|answer| {
+                let latest = self.check.latest_of(answer.raft_id);
+                json!({
+                    "validator": answer.raft_id,
+                    "signed_size": latest.map(|signed| signed.head().size),
+                    "fault": answer.notes.as_ref().err().map(ToString::to_string),
+                })
+            });
+            answers.collect::<Vec<Value>>()
+        });
+        let proofs = self.proofs.iter().map(|(check, shown)| {
+            json!({
+                "from": check.from.head().size, "to": check.to.head().size,
+                "consistent": match shown {
+                    Some(Continuation::Proven { .. }) => Some(true),
+                    Some(Continuation::Contradicted) => Some(false),
+                    Some(Continuation::Missing(_)) | None => None,
+                },
+            })
+        });
+        let mut value = json!(view);
+        value["answers"] = json!(answers);
+        value["proofs"] = proofs.collect();
+        value["evidence"] = json!(evidence);
+        value
+    }
+
+    fn print(&self) {
+        let chain = self.genesis.chain.as_str();
+        print_line(&format!(
+            "market      {chain} ({})",
+            self.genesis.market_id()
+        ));
+        let members = self.check.members.len();
+        match self.check.find_certified() {
+            Some(signed) => {
+                let head = signed.head();
+                let signers = signed.signers.len();
+                print_line(&format!(
+                    "history     {} up to entry {} of the log, {} old",
+                    format_count(head.size, "step"),
+                    head.index,
+                    format_age(head.time.0),
+                ));
+                print_line(&format!("root        {}", head.root));
+                print_line(&format!(
+                    "certified   by {signers} of {members} validators ({} needed): {}",
+                    self.check.needed,
+                    format_ids(&signed.signers),
+                ));
+            }
+            None => print_line(&format!(
+                "certified   nothing: {} of {members} validators are needed",
+                self.check.needed
+            )),
+        }
+        self.print_validators();
+        self.print_proofs();
+    }
+
+    fn print_validators(&self) {
+        let mut table = Table::new(&["validator", ">signed steps", "root", ">age", "answer"]);
+        for id in self.check.members.keys() {
+            let latest = self.check.latest_of(*id).map(SignedHead::head);
+            let answers = self.answers.map(|history| &history.answers);
+            let answer = answers.and_then(|all| all.iter().find(|it| it.raft_id == *id));
+            let fault = answer.and_then(|answer| answer.notes.as_ref().err());
+            table.add_row([
+                id.to_string(),
+                latest.map_or("nothing".to_owned(), |head| head.size.to_string()),
+                latest.map_or(String::new(), |head| head.root.to_string()[..16].to_owned()),
+                latest.map_or(String::new(), |head| format_age(head.time.0)),
+                match (answer, fault) {
+                    (_, Some(fault)) => fault.to_string(),
+                    (Some(_), None) => "yes".to_owned(),
+                    (None, None) => "not asked".to_owned(),
+                },
+            ]);
+        }
+        table.print();
+    }
+
+    fn print_proofs(&self) {
+        for (check, shown) in &self.proofs {
+            let [from, to] = [&check.from, &check.to].map(|signed| signed.head().size);
+            let sizes = format!("{from} → {to} steps");
+            match shown {
+                Some(Continuation::Proven { hashes }) => {
+                    print_line(&format!(
+                        "consistent  {sizes}, by a proof of length {hashes}"
+                    ));
+                }
+                Some(Continuation::Contradicted) => print_line(&format!("different   {sizes}")),
+                Some(Continuation::Missing(missing)) => {
+                    print_notice(&format!("note: {sizes} is not proven: {missing}"));
+                }
+                None => print_notice(&format!("note: {sizes} is not proven: nobody answered")),
+            }
+        }
+    }
+}
+
+fn from_fork(fork: &Fork, evidence: &[PathBuf]) -> Failure {
+    let size = fork.heads[0].head().size;
+    let [one, other] = [&fork.heads[0], &fork.heads[1]].map(|it| format_ids(&it.signers));
+    let liars = fork.liars();
+    let cause = match &liars[..] {
+        [] => format!(
+            "two roots of {size} steps are signed, one by {one}, the other by {other}: a validator \
+             lies"
+        ),
+        liars => format!(
+            "validator {} signed two roots of {size} steps: one is signed by {one}, the other by \
+             {other}",
+            format_ids(liars)
+        ),
+    };
+    let facts = [("liars", json!(liars)), ("size", json!(size))];
+    Failure::new(Kind::Verification, cause, name_evidence(evidence)).with(facts)
+}
+
+fn from_contradiction(check: &ContinuationCheck, evidence: &[PathBuf]) -> Failure {
+    let [from, to] = [&check.from, &check.to];
+    let cause = format!(
+        "the {} steps that {} signed are not the first of the {} that {} signed, by the tiles of \
+         all that answered",
+        from.head().size,
+        format_ids(&from.signers),
+        to.head().size,
+        format_ids(&to.signers)
+    );
+    Failure::new(Kind::Verification, cause, name_evidence(evidence))
+}
+
+fn name_evidence(evidence: &[PathBuf]) -> String {
+    let paths = evidence.iter().map(|path| path.display().to_string());
+    let paths: Vec<String> = paths.collect();
+    format!(
+        "trade no more, and show the operators the evidence: {}",
+        paths.join(" and ")
+    )
+}
+
+/// Returns how long ago a time of the log was, by this machine's clock.
+fn format_age(time_ms: u64) -> String {
+    format_seconds(unix_ms().saturating_sub(time_ms) as f64 / 1e3)
+}
+
+fn format_ids(ids: &[u64]) -> String {
+    let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
+    ids.join(", ")
+}

@@ -1,0 +1,319 @@
+//! Judges the signed heads of a market's history that a client gathered: who signed what, which
+//! head is certified, and whether two roots of one size were signed.
+//!
+//! It trusts signatures alone. Who delivered a note does not matter, and cosignatures of one head
+//! count together wherever they came from.
+
+use std::collections::BTreeMap;
+
+use souk_consensus::proof::{self, Consistency, ProofError};
+use souk_consensus::{Digest, Tile, TileId, TreeHead};
+use souk_market::{Genesis, MarketId};
+
+use super::known_members::KnownMembers;
+use super::market_protocol::Standing;
+use super::tree_note::{Cosigners, TreeNote, certifying_count};
+
+/// The most notes that one check examines: some of each of the most validators there can be.
+pub const NOTES_MAX: usize = 256;
+
+/// Returns the validators whose cosignatures count, as far as signatures show who they are.
+#[must_use]
+pub fn list_known_cosigners(genesis: &Genesis, known: &KnownMembers) -> Cosigners {
+    let is_founder = |raft_id| genesis.validators.iter().any(|it| it.raft_id == raft_id);
+    let members = known.staying_members();
+    let counts = members
+        .filter(|it| it.standing != Standing::Leaving && (it.begun || is_founder(it.raft_id)));
+    counts.map(|it| (it.raft_id, it.account)).collect()
+}
+
+/// A head that validators signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignedHead {
+    /// The note with the valid cosignatures of all sources, and no others.
+    pub note: TreeNote,
+    /// The validators that signed it, in order.
+    pub signers: Vec<u64>,
+}
+
+impl SignedHead {
+    /// Returns the head.
+    #[must_use]
+    pub fn head(&self) -> TreeHead {
+        self.note.head
+    }
+}
+
+/// Two signed heads of one size with different roots: at least one validator lied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// The two heads.
+    pub heads: [SignedHead; 2],
+}
+
+impl Fork {
+    /// Returns the validators that signed both, which proves that each of them lied.
+    #[must_use]
+    pub fn liars(&self) -> Vec<u64> {
+        let [one, other] = &self.heads;
+        let both = one.signers.iter().filter(|it| other.signers.contains(it));
+        both.copied().collect()
+    }
+}
+
+/// What the gathered notes show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryCheck {
+    /// The validators whose cosignatures count.
+    pub members: Cosigners,
+    /// How many of them must sign a head to certify it.
+    pub needed: usize,
+    /// The signed heads, the largest first.
+    pub heads: Vec<SignedHead>,
+    /// The pairs of signed heads that contradict each other.
+    pub forks: Vec<Fork>,
+}
+
+impl HistoryCheck {
+    /// Judges the notes of a market; it ignores those of others and those that no member signed.
+    #[must_use]
+    pub fn judge_notes(market: MarketId, members: Cosigners, notes: &[TreeNote]) -> Self {
+        let mut found: BTreeMap<(u64, Digest), TreeNote> = BTreeMap::new();
+        for note in notes.iter().take(NOTES_MAX) {
+            if note.market != market {
+                continue;
+            }
+            let signers = note.list_signers(&members);
+            let valid = note.cosignatures.iter();
+            let valid = valid.filter(|it| signers.contains(&it.by));
+            let key = (note.head.size, note.head.root);
+            let empty = || TreeNote::new(market, note.head);
+            // Cosignatures of the same root count together only if they are under the same text.
+            let known = found.entry(key).or_insert_with(empty);
+            if known.head == note.head {
+                valid.for_each(|it| known.insert(*it));
+            }
+        }
+        let heads = found.into_values().rev().map(|note| SignedHead {
+            signers: note.list_signers(&members),
+            note,
+        });
+        let heads: Vec<SignedHead> = heads.filter(|it| !it.signers.is_empty()).collect();
+        let pairs = heads.windows(2);
+        let forks = pairs.filter(|pair| pair[0].head().size == pair[1].head().size);
+        let fork = |pair: &[SignedHead]| Fork {
+            heads: [pair[0].clone(), pair[1].clone()],
+        };
+        Self {
+            needed: certifying_count(members.len()),
+            forks: forks.map(fork).collect(),
+            members,
+            heads,
+        }
+    }
+
+    /// Returns the largest certified head.
+    #[must_use]
+    pub fn find_certified(&self) -> Option<&SignedHead> {
+        let certified = |it: &&SignedHead| it.signers.len() >= self.needed;
+        self.heads.iter().find(certified)
+    }
+
+    /// Returns the largest head that a validator signed.
+    #[must_use]
+    pub fn latest_of(&self, validator: u64) -> Option<&SignedHead> {
+        let signed = |it: &&SignedHead| it.signers.contains(&validator);
+        self.heads.iter().find(signed)
+    }
+
+    /// Returns the proofs that would show that all heads are beginnings of one history: for each
+    /// head one that the next larger head continues it. Of several next ones it takes that which
+    /// most validators signed.
+    #[must_use]
+    pub fn plan_proofs(&self) -> Vec<ContinuationCheck> {
+        let next = |from: &SignedHead| {
+            let larger = self
+                .heads
+                .iter()
+                .filter(|it| from.head().size < it.head().size);
+            let size = larger.map(|it| it.head().size).min()?;
+            let at_size = self.heads.iter().filter(|it| it.head().size == size);
+            at_size.max_by_key(|it| it.signers.len())
+        };
+        let heads = self.heads.iter().filter(|from| 0 < from.head().size);
+        let check = |from| Some(ContinuationCheck::new(from, next(from)?));
+        heads.filter_map(check).collect()
+    }
+}
+
+/// A proof to make: that a head continues a smaller one.
+#[derive(Clone, Debug)]
+pub struct ContinuationCheck {
+    /// The smaller head.
+    pub from: SignedHead,
+    /// The larger head.
+    pub to: SignedHead,
+    plan: Consistency,
+}
+
+/// The result of such a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Continuation {
+    /// The larger head continues the smaller one.
+    Proven {
+        /// The number of hashes in the proof.
+        hashes: usize,
+    },
+    /// The tiles do not show it: they, or a head, are wrong.
+    Contradicted,
+    /// Tiles are missing.
+    Missing(ProofError),
+}
+
+impl ContinuationCheck {
+    /// Plans the proof; `from` must have leaves, and `to` at least as many.
+    #[must_use]
+    pub fn new(from: &SignedHead, to: &SignedHead) -> Self {
+        let plan = Consistency::between(from.head().size, to.head().size);
+        let (from, to) = (from.clone(), to.clone());
+        Self { from, to, plan }
+    }
+
+    /// Returns the tiles that it needs, and how many hashes of each.
+    #[must_use]
+    pub fn needed_tiles(&self) -> BTreeMap<TileId, usize> {
+        self.plan.needed_tiles()
+    }
+
+    /// Makes and checks the proof with tiles from anywhere.
+    #[must_use]
+    pub fn check_tiles(&self, tiles: &BTreeMap<TileId, Tile>) -> Continuation {
+        let proof = match self.plan.build(tiles) {
+            Ok(proof) => proof,
+            Err(missing) => return Continuation::Missing(missing),
+        };
+        let place = |signed: &SignedHead| (signed.head().size, signed.head().root);
+        let (old, new) = (place(&self.from), place(&self.to));
+        match proof::verify(old, new, &proof) {
+            true => Continuation::Proven {
+                hashes: proof.len(),
+            },
+            false => Continuation::Contradicted,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_consensus::history::hash_leaf;
+    use souk_consensus::{History, LogIndex, LogTime};
+    use souk_market::{AccountKey, SigningKey};
+
+    use super::*;
+
+    const MARKET: MarketId = MarketId([5; 32]);
+
+    fn key(by: u64) -> SigningKey {
+        SigningKey::from_bytes(&[by as u8; 32])
+    }
+
+    fn members() -> Cosigners {
+        (1..=4).map(|by| (by, AccountKey::from(&key(by)))).collect()
+    }
+
+    /// The history of some leaves, of which the last is another one if it is `forged`.
+    fn history(size: u64, forged: bool) -> (TreeHead, BTreeMap<TileId, Tile>) {
+        let (mut history, mut full) = (History::default(), Vec::new());
+        for leaf in 1..=size {
+            let content = if forged && leaf == size { 0 } else { leaf };
+            history.push(hash_leaf(&content.to_le_bytes()), &mut full);
+        }
+        let head = TreeHead {
+            index: LogIndex(size),
+            time: LogTime(250 * size),
+            size,
+            root: history.root(),
+        };
+        let open = (0..).zip(history.open_tiles());
+        full.extend(open.map(|(level, hashes)| Tile {
+            id: TileId {
+                level,
+                index: (size >> (8 * level)) >> 8,
+            },
+            hashes: hashes.clone(),
+        }));
+        (head, full.into_iter().map(|tile| (tile.id, tile)).collect())
+    }
+
+    fn signed(head: TreeHead, by: &[u64]) -> TreeNote {
+        let mut note = TreeNote::new(MARKET, head);
+        for by in by {
+            note.insert(note.cosign(*by, 9, &key(*by)));
+        }
+        note
+    }
+
+    fn judge(notes: &[TreeNote]) -> HistoryCheck {
+        HistoryCheck::judge_notes(MARKET, members(), notes)
+    }
+
+    #[test]
+    fn signatures_from_several_sources_certify_together() {
+        let (old, new) = (history(300, false).0, history(700, false).0);
+        let check = judge(&[
+            signed(old, &[1, 2, 3]),
+            signed(new, &[2]),
+            signed(new, &[4, 2]),
+        ]);
+        assert_eq!(check.find_certified().unwrap().head(), old);
+        assert_eq!(check.latest_of(4).unwrap().head(), new);
+        assert_eq!(check.latest_of(1).unwrap().head(), old);
+        assert!(check.forks.is_empty());
+        let check = judge(&[signed(new, &[1]), signed(new, &[2]), signed(new, &[4])]);
+        assert_eq!(check.find_certified().unwrap().signers, [1, 2, 4]);
+    }
+
+    #[test]
+    fn strangers_and_other_markets_certify_nothing() {
+        let head = history(300, false).0;
+        let mut other = signed(head, &[1, 2, 3]);
+        other.market = MarketId([6; 32]);
+        let check = judge(&[other, signed(head, &[7, 8, 9]), signed(head, &[])]);
+        assert!(check.heads.is_empty() && check.find_certified().is_none());
+    }
+
+    #[test]
+    fn who_signs_two_roots_of_one_size_is_named_by_two_notes() {
+        let (honest, forged) = (history(300, false).0, history(300, true).0);
+        let check = judge(&[signed(honest, &[1, 2, 3, 4]), signed(forged, &[3])]);
+        assert_eq!(check.forks.len(), 1);
+        assert_eq!(check.forks[0].liars(), [3]);
+        for head in &check.forks[0].heads {
+            let read = TreeNote::decode(head.note.encode().as_bytes()).unwrap();
+            assert!(
+                read.list_signers(&members()).contains(&3),
+                "the files convict alone"
+            );
+        }
+        // Two validators that differ are a fork without a proven liar.
+        let check = judge(&[signed(honest, &[1]), signed(forged, &[3])]);
+        assert_eq!(check.forks[0].liars(), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn heads_of_different_sizes_are_one_history_only_if_the_tiles_show_it() {
+        let (old, new) = (history(300, false).0, history(70_000, false));
+        let check = judge(&[signed(old, &[1]), signed(new.0, &[2])]);
+        let [proof] = &check.plan_proofs()[..] else {
+            panic!("one pair");
+        };
+        assert!(proof.needed_tiles().len() <= 5);
+        let shown = proof.check_tiles(&new.1);
+        assert!(matches!(shown, Continuation::Proven { .. }), "{shown:?}");
+        let forged = judge(&[signed(history(300, true).0, &[1]), signed(new.0, &[2])]);
+        let shown = forged.plan_proofs()[0].check_tiles(&new.1);
+        assert_eq!(shown, Continuation::Contradicted);
+        let missing = proof.check_tiles(&BTreeMap::new());
+        assert!(matches!(missing, Continuation::Missing(_)));
+    }
+}

@@ -1,0 +1,242 @@
+//! Runs the task that cosigns tree heads: it passes what happens to a core
+//! ([`souk_roles::validator::cosigning`]), carries out its effects, and publishes what this
+//! validator can show of the history.
+//!
+//! Cosignatures travel between validators in frames of the raft link, which the link takes out
+//! before they reach the replica.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use souk_consensus::wire::{Envelope, PeerMessage};
+use souk_consensus::{ReplicaId, Tile, TileId, TreeTip};
+use souk_folder::clock::unix_ms;
+use souk_market::{MarketId, SigningKey};
+use souk_roles::market::tree_note::list_cosigners;
+use souk_roles::validator::cosigning::{
+    Cosigner, CosigningEffect, CosigningEvent, CosigningReport, JournalFault, SignedHeads,
+};
+use tokio::sync::{mpsc, watch};
+
+use super::Validator;
+use super::exchange_machine::ExchangeMachine;
+use super::history_folder::HistoryFolder;
+
+/// Notes of other validators that can wait: a few of each.
+const NOTES_MAX: usize = 256;
+
+/// The channel by which the raft link passes on other validators' notes.
+pub(super) type NoteSender = mpsc::Sender<(ReplicaId, Bytes)>;
+
+/// Why a validator cannot cosign, and so does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum CosigningError {
+    /// The journal cannot be read.
+    #[error("cannot read {path}: {cause}")]
+    Read {
+        /// The journal or the certified head.
+        path: std::path::PathBuf,
+        /// The system's error.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// The journal is damaged.
+    #[error(
+        "{path}, the journal of what this validator signed, is damaged: {cause}. Restore the \
+         folder from a backup, or add this validator again under a new id"
+    )]
+    Journal {
+        /// The path of the journal.
+        path: std::path::PathBuf,
+        /// Why it cannot be used.
+        #[source]
+        cause: JournalFault,
+    },
+}
+
+/// What a validator can show of the history.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ShownHistory {
+    /// The signed heads.
+    pub(super) heads: SignedHeads,
+    /// The last head reached here, with the open tiles.
+    tip: Option<Arc<TreeTip>>,
+}
+
+/// The reading end: signed heads and tiles.
+#[derive(Clone, Debug)]
+pub(super) struct HistoryReader {
+    shown: watch::Receiver<Arc<ShownHistory>>,
+    folder: HistoryFolder,
+}
+
+impl HistoryReader {
+    /// Returns the signed heads.
+    pub(super) fn signed_heads(&self) -> SignedHeads {
+        self.shown.borrow().heads.clone()
+    }
+
+    /// Returns a tile as far as this validator has it: a full one from its folder, or the beginning
+    /// of one that is still open. It can lack tiles that are older than a snapshot which another
+    /// validator sent.
+    pub(super) async fn read_tile(&self, id: TileId) -> std::io::Result<Option<Tile>> {
+        let folder = self.folder.clone();
+        let read = tokio::task::spawn_blocking(move || folder.read_tile(id)).await;
+        if let Some(tile) = read.map_err(std::io::Error::other)?? {
+            return Ok(Some(tile));
+        }
+        let shown = self.shown.borrow().clone();
+        Ok(shown.tip.as_ref().and_then(|tip| tip.open_tile(id)))
+    }
+}
+
+/// The task; see the module.
+pub(super) struct CosigningTask {
+    core: Cosigner,
+    validator: Validator<ExchangeMachine>,
+    folder: HistoryFolder,
+    tips: watch::Receiver<Option<Arc<TreeTip>>>,
+    notes: mpsc::Receiver<(ReplicaId, Bytes)>,
+    outbound: mpsc::Sender<Envelope>,
+    shown: watch::Sender<Arc<ShownHistory>>,
+}
+
+/// Reads the journal and starts the task. Returns the channel for other validators' notes, and the
+/// reading end.
+///
+/// # Errors
+/// If the journal cannot be read: what this validator signed is then unknown.
+pub(super) fn start_cosigning(
+    validator: &Validator<ExchangeMachine>,
+    market: MarketId,
+    me: ReplicaId,
+    key: &SigningKey,
+    outbound: mpsc::Sender<Envelope>,
+) -> Result<(NoteSender, HistoryReader), CosigningError> {
+    let folder = validator.history_folder().clone();
+    let path = folder.journal_path();
+    let read = |cause| CosigningError::Read {
+        path: path.clone(),
+        cause,
+    };
+    let journal = folder.read_journal().map_err(read)?;
+    let certified = folder.read_checkpoint().map_err(read)?;
+    let core = Cosigner::new(
+        market,
+        me.get(),
+        key.clone(),
+        journal.as_deref(),
+        certified.as_deref(),
+    )
+    .map_err(|cause| CosigningError::Journal {
+        path: path.clone(),
+        cause,
+    })?;
+    let (notes_in, notes) = mpsc::channel(NOTES_MAX);
+    let heads = core.signed_heads();
+    let (shown, reader) = watch::channel(Arc::new(ShownHistory { heads, tip: None }));
+    let task = CosigningTask {
+        core,
+        validator: validator.clone(),
+        folder: folder.clone(),
+        tips: validator.watch_tips(),
+        notes,
+        outbound,
+        shown,
+    };
+    tokio::spawn(task.run());
+    let reader = HistoryReader {
+        shown: reader,
+        folder,
+    };
+    Ok((notes_in, reader))
+}
+
+impl CosigningTask {
+    /// Runs until the validator stops, or the journal cannot be written.
+    async fn run(mut self) {
+        loop {
+            let went_on = tokio::select! {
+                changed = self.tips.changed() => match changed {
+                    Ok(()) => self.on_tip().await,
+                    Err(_) => return,
+                },
+                note = self.notes.recv() => match note {
+                    Some((from, bytes)) => {
+                        let event = CosigningEvent::Heard(from.get(), &bytes);
+                        let effects = self.core.apply(unix_ms() / 1_000, event);
+                        self.carry_out(effects).await
+                    }
+                    None => return,
+                },
+            };
+            if let Err(error) = went_on {
+                tracing::error!(%error, "the journal can't be written: nothing more is cosigned");
+                return;
+            }
+            self.publish();
+        }
+    }
+
+    async fn on_tip(&mut self) -> std::io::Result<()> {
+        let tip = self.tips.borrow_and_update().clone();
+        let Some(tip) = tip else { return Ok(()) };
+        // A validator that is too busy to answer leaves this head out; the next one follows soon.
+        let Ok(roster) = self.validator.fetch_roster().await else {
+            return Ok(());
+        };
+        let event = CosigningEvent::Reached(tip.head, list_cosigners(&roster));
+        let effects = self.core.apply(unix_ms() / 1_000, event);
+        self.carry_out(effects).await
+    }
+
+    async fn carry_out(&mut self, effects: Vec<CosigningEffect>) -> std::io::Result<()> {
+        for effect in effects {
+            match effect {
+                CosigningEffect::Journal(note) => {
+                    let folder = self.folder.clone();
+                    write_apart(move || folder.write_journal(&note)).await?;
+                }
+                CosigningEffect::Send(to, note) => {
+                    let bytes = PeerMessage::Cosigned(note.into()).encode();
+                    for to in to.into_iter().filter_map(ReplicaId::new) {
+                        let bytes = bytes.clone();
+                        // A full queue loses it; the next head follows soon.
+                        let _full = self.outbound.try_send(Envelope { to, bytes });
+                    }
+                }
+                CosigningEffect::StoreCertified(note) => {
+                    let (folder, tip) = (self.folder.clone(), self.tips.borrow().clone());
+                    let open = tip.map(|tip| tip.open_tiles_at(note.head.size));
+                    let open = open.unwrap_or_default();
+                    let write = move || folder.write_checkpoint(&note.encode(), &open);
+                    if let Err(error) = write_apart(write).await {
+                        tracing::warn!(%error, "the certified head could not be stored");
+                    }
+                }
+                CosigningEffect::Report(report) => log_report(&report),
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&self) {
+        let shown = ShownHistory {
+            heads: self.core.signed_heads(),
+            tip: self.tips.borrow().clone(),
+        };
+        self.shown.send_replace(Arc::new(shown));
+    }
+}
+
+/// Runs a write on a thread that may wait for the disk.
+async fn write_apart(
+    write: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> std::io::Result<()> {
+    let written = tokio::task::spawn_blocking(write).await;
+    written.map_err(std::io::Error::other)?
+}
+
+fn log_report(report: &CosigningReport) {
+    tracing::error!(%report, "two roots of one size: see `souk market verify`");
+}
