@@ -23,7 +23,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::join_as_buyer;
 use crate::{files, show, stop};
 use failures::{from_end, from_training};
-use report::{Progress, Report};
+use report::{Progress, TrainingReport};
 
 /// Trains the model, writes it with its report, and pays.
 pub async fn run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
@@ -62,7 +62,7 @@ pub async fn run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
     }
     let mut progress = Progress::new(output, &training, limits.budget);
     let result = training_run.run(|event| progress.show_event(event)).await;
-    let report = Report {
+    let report = TrainingReport {
         args,
         training: &training,
         model,

@@ -181,7 +181,7 @@ impl Progress {
 }
 
 /// A run that is over, and what its files need to say.
-pub struct Report<'a> {
+pub struct TrainingReport<'a> {
     pub args: &'a TrainArgs,
     pub training: &'a Training,
     /// The model before training.
@@ -198,7 +198,7 @@ pub struct WrittenModel {
     lines: Vec<String>,
 }
 
-impl Report<'_> {
+impl TrainingReport<'_> {
     /// Writes the model, unless no step was done, and the report.
     pub fn write(&self, out: &Path) -> Result<WrittenModel, Failure> {
         let (step, result) = (&self.training.step, self.result);
