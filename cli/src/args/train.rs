@@ -47,11 +47,11 @@ pub struct TrainArgs {
     /// The optimiser, with the meaning and the defaults of PyTorch's.
     #[arg(long, value_enum, default_value_t = OptimizerName::Adamw)]
     pub optimizer: OptimizerName,
-    /// The momentum of sgd.
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
-    pub momentum: f64,
+    /// The momentum of sgd; by default 0.
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    pub momentum: Option<f64>,
     /// The weight decay; by default 0.01 for adamw and 0 for sgd.
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     pub weight_decay: Option<f64>,
     /// Do not train initialisers whose names begin so. Can be given several times.
     #[arg(long, value_name = "PREFIX",

@@ -28,12 +28,13 @@ use report::{Progress, TrainingReport};
 /// Trains the model, writes it with its report, and pays.
 pub async fn run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
     let model = files::read(&args.model)?;
-    let training = Training::prepare(model.clone(), read_data(args)?, read_settings(args));
+    let training = Training::prepare(model.clone(), read_data(args)?, read_settings(args)?);
     let training = training.map_err(from_training)?;
     let limits = lease_limits(&args.lease)?;
     let out = args.out.as_deref().filter(|_| !args.plan);
     if let Some(out) = out {
         // This comes before any payment: souk must not train what it cannot store.
+        check_out(out)?;
         let parent = out.parent().filter(|it| !it.as_os_str().is_empty());
         files::prepare_folder(parent.unwrap_or(Path::new(".")))?;
     }
@@ -52,8 +53,13 @@ pub async fn run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
     };
     let mut stops = stop::Requests::new();
     tokio::spawn(async move {
-        stops.next().await;
-        cancel.notify_one();
+        loop {
+            stops.next().await;
+            show::print_notice(
+                "stopping after the steps under way; again to end the lease at once",
+            );
+            cancel.notify_one();
+        }
     });
     if output == Output::Text {
         report::describe_training(&training)
@@ -79,6 +85,27 @@ pub async fn run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
     }
 }
 
+/// Checks that the file for the model can be one, and is not that of the report.
+fn check_out(out: &Path) -> Result<(), Failure> {
+    if out.is_dir() {
+        let cause = format!("{} is a folder", out.display());
+        return Err(Failure::new(
+            Kind::Usage,
+            cause,
+            "name a file, such as -o tuned.onnx",
+        ));
+    }
+    if out.extension().is_some_and(|ending| ending == "json") {
+        let cause = format!("{} is where the report would go", out.display());
+        return Err(Failure::new(
+            Kind::Usage,
+            cause,
+            "name the model, such as -o tuned.onnx",
+        ));
+    }
+    Ok(())
+}
+
 /// Reads the examples.
 fn read_data(args: &TrainArgs) -> Result<TrainingData, Failure> {
     let legend = ValueLabels::from_model(files::read(&args.model)?);
@@ -99,10 +126,33 @@ fn read_data(args: &TrainArgs) -> Result<TrainingData, Failure> {
     })
 }
 
-fn read_settings(args: &TrainArgs) -> TrainingSettings {
+fn read_settings(args: &TrainArgs) -> Result<TrainingSettings, Failure> {
+    if args.momentum.is_some() && args.optimizer != OptimizerName::Sgd {
+        let cause = "--momentum is of sgd, and the optimiser is adamw";
+        return Err(Failure::new(Kind::Usage, cause, "add --optimizer sgd"));
+    }
+    let momentum = args.momentum.unwrap_or(0.0);
+    if !(0.0..1.0).contains(&momentum) {
+        let cause = format!("the momentum {momentum} is not between 0 and 1");
+        return Err(Failure::new(
+            Kind::Input,
+            cause,
+            "give for example --momentum 0.9",
+        ));
+    }
+    if let Some(decay) = args.weight_decay
+        && !(decay.is_finite() && decay >= 0.0)
+    {
+        let cause = format!("the weight decay {decay} is no number from 0");
+        return Err(Failure::new(
+            Kind::Input,
+            cause,
+            "give for example --weight-decay 0.01",
+        ));
+    }
     let optimizer = match args.optimizer {
         OptimizerName::Sgd => Optimizer::Sgd(Sgd {
-            momentum: args.momentum,
+            momentum,
             weight_decay: args.weight_decay.unwrap_or(0.0),
         }),
         OptimizerName::Adamw => {
@@ -114,7 +164,7 @@ fn read_settings(args: &TrainArgs) -> TrainingSettings {
             })
         }
     };
-    TrainingSettings {
+    Ok(TrainingSettings {
         steps: args.steps,
         batch: args.batch,
         learning_rate: args.learning_rate,
@@ -131,7 +181,7 @@ fn read_settings(args: &TrainArgs) -> TrainingSettings {
             output: args.loss_of.clone(),
             frozen: args.freeze.clone(),
         },
-    }
+    })
 }
 
 fn lease_limits(args: &TrainLeaseArgs) -> Result<Limits, Failure> {

@@ -29,7 +29,7 @@ use crate::graph::{Bindings, Graph, ImportError, InputType, ValueId, cut};
 const OPSET_MIN: i64 = 13;
 
 /// The name of the output that is the loss.
-pub const LOSS: &str = "loss";
+pub const LOSS: &str = "souk.train/loss";
 
 /// The name of the state that holds the parameters.
 const PARAMETERS: &str = "parameters";
@@ -122,14 +122,18 @@ impl StepGraph {
     }
 
     /// Returns the states after a step, under the names of the inputs that they feed; none if an
-    /// output is missing.
+    /// output is missing, or has another type or shape than the state before the step.
     #[must_use]
     pub fn next_states(
         &self,
         outputs: &BTreeMap<String, Tensor>,
     ) -> Option<BTreeMap<String, Tensor>> {
-        let next = |name: &String| Some((name.clone(), outputs.get(&next_name(name))?.clone()));
-        self.states.keys().map(next).collect()
+        let next = |(name, before): (&String, &Tensor)| {
+            let next = outputs.get(&next_name(name))?;
+            let is_like = next.dtype() == before.dtype() && next.dims() == before.dims();
+            is_like.then(|| (name.clone(), next.clone()))
+        };
+        self.states.iter().map(next).collect()
     }
 }
 

@@ -64,7 +64,10 @@ pub fn from_end(
             Failure::new(Kind::Interrupted, cause, "")
         }
         TrainingEnd::NotFinite { step, loss } => {
-            let cause = format!("the loss of step {} is {loss}", step + 1);
+            let cause = match loss.is_finite() {
+                true => format!("step {} made parameters that are no numbers", step + 1),
+                false => format!("the loss of step {} is {loss}", step + 1),
+            };
             let hint = "give a smaller --lr, or scale the inputs to about -1 to 1";
             Failure::new(Kind::Job, cause, hint)
         }

@@ -193,13 +193,15 @@ pub struct TrainingReport<'a> {
 pub struct WrittenModel {
     /// None if no step was done.
     model: Option<PathBuf>,
-    report: PathBuf,
+    /// None if there was nothing to report: no step and no receipt.
+    report: Option<PathBuf>,
     facts: Value,
     lines: Vec<String>,
 }
 
 impl TrainingReport<'_> {
-    /// Writes the model, unless no step was done, and the report.
+    /// Writes the receipts, the report, and the model unless no step was done. The model is the
+    /// largest, so it comes last. Without a step and a receipt, the files of an earlier run stay.
     pub fn write(&self, out: &Path) -> Result<WrittenModel, Failure> {
         let (step, result) = (&self.training.step, self.result);
         let vector = &result.states[&StepGraph::parameters_input()];
@@ -209,18 +211,23 @@ impl TrainingReport<'_> {
         let mut facts = self.describe();
         let path = out.with_extension("json");
         if is_trained {
-            files::write(out, &tuned)?;
             let hash = ContentId::for_content(&tuned).to_string();
             facts["tuned"] = json!({ "file": out, "blake3": hash });
         }
-        let folder = out.parent().unwrap_or(Path::new(""));
-        write_each(folder, &result.receipts)?;
-        let text = serde_json::to_vec_pretty(&facts);
-        let text = text.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
-        files::write(&path, &text)?;
+        let has_facts = is_trained || !result.receipts.is_empty();
+        if has_facts {
+            let folder = out.parent().unwrap_or(Path::new(""));
+            write_each(folder, &result.receipts)?;
+            let text = serde_json::to_vec_pretty(&facts);
+            let text = text.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
+            files::write(&path, &text)?;
+        }
+        if is_trained {
+            files::write(out, &tuned)?;
+        }
         Ok(WrittenModel {
             model: is_trained.then(|| out.to_owned()),
-            report: path,
+            report: has_facts.then_some(path),
             facts,
             lines: self.summary_lines(),
         })
@@ -306,7 +313,7 @@ impl WrittenModel {
             return show::print_json(&self.facts);
         }
         self.lines.iter().for_each(|line| show::print_line(line));
-        let files = self.model.iter().chain([&self.report]);
+        let files = self.model.iter().chain(&self.report);
         files.for_each(|path| show::print_line(&format!("  {}", path.display())));
     }
 

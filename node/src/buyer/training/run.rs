@@ -27,6 +27,9 @@ const LEASE_BYTES_MAX: u64 = 4 << 30;
 /// How many steps the buyer sends ahead, so that the provider does not wait for it.
 const WINDOW: u32 = 4;
 
+/// How many leases of one provider may end early before the run avoids it.
+const LOST_LEASES_MAX: u32 = 2;
+
 /// How many leases in a row may bring no step, each from another provider.
 const FRUITLESS_LEASES_MAX: u32 = 3;
 
@@ -79,11 +82,12 @@ pub enum TrainingEnd {
     Done,
     /// The caller stopped it.
     Stopped,
-    /// The loss of a step is infinite or no number.
+    /// The loss of a step, or a parameter or state after it, is infinite or no number. The states
+    /// of the result are those before the step.
     NotFinite {
         /// The position of the step, from 0.
         step: u64,
-        /// The loss of its batch: infinite or no number.
+        /// The loss of its batch.
         loss: f32,
     },
     /// No lease could be bought.
@@ -115,6 +119,10 @@ struct Course {
     escrow: Credits,
     not_finite: Option<f32>,
     is_stopped: bool,
+    /// Whether the provider of the present lease gave an answer that is no step.
+    has_bad_answer: bool,
+    /// The leases that ended early, by provider.
+    lost: BTreeMap<AccountKey, u32>,
 }
 
 impl TrainingRun<'_> {
@@ -137,6 +145,8 @@ impl TrainingRun<'_> {
             escrow: Credits(0),
             not_finite: None,
             is_stopped: false,
+            has_bad_answer: false,
+            lost: BTreeMap::new(),
         };
         let mut receipts: Vec<Receipt> = Vec::new();
         let mut excluded: Vec<AccountKey> = Vec::new();
@@ -170,14 +180,16 @@ impl TrainingRun<'_> {
                 break TrainingEnd::NotFinite { step, loss };
             }
             fruitless = if position > done { 0 } else { fruitless + 1 };
-            if position == done {
+            let is_lied_to = course.has_bad_answer;
+            let is_lost = unfinished.is_some() && !course.is_stopped;
+            if course.is_provider_bad(provider, is_lost) || position == done {
                 excluded.push(provider);
             }
             if course.is_stopped {
                 break TrainingEnd::Stopped;
             }
             match unfinished {
-                Some(unfinished) if matches!(unfinished.how, End::Cancelled) => {
+                Some(unfinished) if matches!(unfinished.how, End::Cancelled) && !is_lied_to => {
                     break TrainingEnd::Stopped;
                 }
                 Some(unfinished) if fruitless >= FRUITLESS_LEASES_MAX => {
@@ -277,7 +289,10 @@ impl TrainingRun<'_> {
                             if let Some(step) = self.take_answer(answer, course) {
                                 observe(step);
                             }
-                            if course.not_finite.is_some() {
+                            if course.has_bad_answer {
+                                cancel.notify_one();
+                            }
+                            if course.takes_no_more() {
                                 is_over.store(true, Ordering::Relaxed);
                             }
                         }
@@ -323,22 +338,25 @@ impl TrainingRun<'_> {
         }
     }
 
-    /// Takes the answer of a step. After a loss that is no number, it ignores those of the steps
-    /// that were under way: the parameters before that step are the last good ones.
+    /// Takes the answer of a step. After a step that made an infinite number or none, or an answer
+    /// that is no step, it ignores those of the steps that were under way.
     fn take_answer(&self, answer: Answer, course: &mut Course) -> Option<TrainingEvent<'static>> {
         let outputs = answer.confirm_stored();
-        if course.not_finite.is_some() {
+        if course.takes_no_more() {
             self.forget(outputs.into_values());
             return None;
         }
         let loss = outputs.get(LOSS).and_then(|loss| loss.to_vec::<f32>().ok());
         let loss = loss.and_then(|loss| loss.first().copied());
-        let loss = loss.unwrap_or(f32::NAN);
         let next = self.training.step.next_states(&outputs);
-        let Some(next) = next.filter(|_| loss.is_finite()) else {
-            course.not_finite = Some(loss);
+        let (Some(loss), Some(next)) = (loss, next) else {
+            course.has_bad_answer = true;
             return None;
         };
+        if !(loss.is_finite() && next.values().all(is_finite)) {
+            course.not_finite = Some(loss);
+            return None;
+        }
         let old = std::mem::replace(&mut course.states, next);
         course.losses.push(loss);
         // The store in memory forgets nothing by itself.
@@ -359,7 +377,26 @@ impl TrainingRun<'_> {
     }
 }
 
+/// Returns whether all elements of a state are finite.
+fn is_finite(state: &Tensor) -> bool {
+    let elements = state.to_vec::<f32>();
+    elements.is_ok_and(|elements| elements.iter().all(|element| element.is_finite()))
+}
+
 impl Course {
+    /// Returns whether no further answer of the present lease counts.
+    fn takes_no_more(&self) -> bool {
+        self.not_finite.is_some() || self.has_bad_answer
+    }
+
+    /// Notes how a lease of a provider ended. Returns whether the run avoids it from now on.
+    fn is_provider_bad(&mut self, provider: AccountKey, is_lost: bool) -> bool {
+        let has_lied = std::mem::take(&mut self.has_bad_answer);
+        let lost = self.lost.entry(provider).or_default();
+        *lost += u32::from(is_lost);
+        has_lied || *lost >= LOST_LEASES_MAX
+    }
+
     /// Notes what the present lease can cost.
     fn note_event(&mut self, event: &JobEvent) {
         if let JobEvent::Leased { leases, .. } = event {

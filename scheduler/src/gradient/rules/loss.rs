@@ -106,7 +106,10 @@ fn write_cross_entropy(output: &LossValue, target: &LossValue, writer: &mut Writ
     let values = writer.add_floats(&[0.0, 1.0]);
     let chosen = NodeProto::for_operator("OneHot", &[&target.name, &depth, &values], "");
     let chosen = writer.add_node(chosen.with("axis", -1));
-    let terms = writer.add("Mul", &[&chosen, &log_shares]);
+    // A product would make a class of logit −∞, which is not the label, no number.
+    let zero = writer.add_float(0.0);
+    let is_chosen = writer.add("Greater", &[&chosen, &zero]);
+    let terms = writer.add("Where", &[&is_chosen, &log_shares, &zero]);
     let loss = write_total(&terms, &output.dims, -share, writer);
     let shares = writer.add("Div", &[&exponentials, &sum]);
     let difference = writer.add("Sub", &[&shares, &chosen]);

@@ -146,7 +146,13 @@ pub(super) fn differentiate_batch_norm(
     if view.int("training_mode", 0) != 0 {
         return Err(view.unsupported("it computes statistics of the batch"));
     }
+    if view.is_wanted(3) || view.is_wanted(4) {
+        return Err(view.unsupported("its statistics are trained; name them with --freeze"));
+    }
     let (x, dims) = (view.input(0)?, view.input_dims(0)?);
+    if dims.len() < 2 {
+        return Err(view.unsupported("its input has no axis of channels"));
+    }
     let epsilon = view.node.proto.float("epsilon").unwrap_or(EPSILON);
     let mut along = vec![1; dims.len()];
     along[1] = dims[1];

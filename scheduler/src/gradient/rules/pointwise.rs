@@ -87,6 +87,9 @@ pub(super) fn differentiate_power(
     let floats = view.input_floats(1);
     let exponent = floats.filter(|floats| floats.len() == 1);
     let exponent = exponent.ok_or_else(|| view.unsupported("its exponent is not one constant"))?[0];
+    if exponent == 0.0 {
+        return Ok(vec![None]);
+    }
     let less = writer.add_float(exponent - 1.0);
     let power = match exponent {
         // The power of zero is no number at some values, and the gradient is the plain value.

@@ -165,8 +165,10 @@ pub(super) fn differentiate_average_pool(
         return Ok(vec![Some(writer.add("Expand", &[&scaled, &dims]))]);
     }
     let pooling = Pooling::of_node(view)?;
-    let is_padded = pooling.window.pads.iter().any(|pad| *pad > 0) || view.int("ceil_mode", 0) != 0;
-    if is_padded && view.int("count_include_pad", 0) == 0 {
+    let is_padded = pooling.window.pads.iter().any(|pad| *pad > 0);
+    let counts_padding = view.int("count_include_pad", 0) != 0;
+    // With `ceil_mode`, the last windows may reach over the padding too.
+    if view.int("ceil_mode", 0) != 0 || (is_padded && !counts_padding) {
         return Err(view.unsupported("its windows at the edges have fewer elements"));
     }
     let count = pooling.offsets().count();

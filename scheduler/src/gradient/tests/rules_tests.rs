@@ -245,6 +245,30 @@ fn of_equal_elements_the_first_gets_the_gradient_of_a_pool() {
     );
 }
 
+/// Returns the loss of an output, and the gradient of it.
+fn loss_of(loss: Loss, output: &Tensor, target: &Tensor) -> (f64, Vec<f64>) {
+    let value = |name: &str, it: &Tensor| LossValue {
+        name: name.to_owned(),
+        dtype: it.dtype(),
+        dims: it.dims().to_vec(),
+    };
+    let mut writer = Writer::new(17, DType::F64);
+    let written = loss.write(&value("x", output), &value("t", target), &mut writer);
+    let inputs = vec![
+        declare("x", DType::F64, output.dims()),
+        declare("t", target.dtype(), target.dims()),
+    ];
+    let outputs = [written.loss.as_str(), written.gradient.as_str()];
+    let model = model(writer.nodes, inputs, &outputs, writer.constants, 17);
+    let given = [
+        ("x".to_owned(), output.clone()),
+        ("t".to_owned(), target.clone()),
+    ];
+    let made = run(&model, &given.into());
+    let loss = made[&written.loss].to_vec::<f64>().unwrap()[0];
+    (loss, made[&written.gradient].to_vec::<f64>().unwrap())
+}
+
 #[test]
 fn losses() {
     let labels = Tensor::from_vec([3], vec![1_i64, 0, 3]).unwrap();
@@ -254,32 +278,13 @@ fn losses() {
     ];
     for (loss, target) in cases {
         let x = doubles(&[3, 4], 21);
-        let value = |name: &str, it: &Tensor| LossValue {
-            name: name.to_owned(),
-            dtype: it.dtype(),
-            dims: it.dims().to_vec(),
-        };
-        let mut writer = Writer::new(17, DType::F64);
-        let written = loss.write(&value("x", &x), &value("t", &target), &mut writer);
-        let inputs = vec![
-            declare("x", DType::F64, x.dims()),
-            declare("t", target.dtype(), target.dims()),
-        ];
-        let outputs = [written.loss.as_str(), written.gradient.as_str()];
-        let model = model(writer.nodes, inputs, &outputs, writer.constants, 17);
-        let at = |x: Tensor| {
-            let given = [("x".to_owned(), x), ("t".to_owned(), target.clone())];
-            let made = run(&model, &given.into());
-            let loss = made[&written.loss].to_vec::<f64>().unwrap()[0];
-            (loss, made[&written.gradient].to_vec::<f64>().unwrap())
-        };
-        let (_, found) = at(x.clone());
+        let (_, found) = loss_of(loss, &x, &target);
         let values = x.to_vec::<f64>().unwrap();
         for (place, found) in found.iter().enumerate() {
             let moved = |change: f64| {
                 let mut moved = values.clone();
                 moved[place] += change;
-                at(Tensor::from_vec([3, 4], moved).unwrap()).0
+                loss_of(loss, &Tensor::from_vec([3, 4], moved).unwrap(), &target).0
             };
             let expected = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
             assert!(
@@ -288,6 +293,43 @@ fn losses() {
             );
         }
     }
+}
+
+#[test]
+fn a_masked_class_leaves_the_loss_a_number() {
+    let logits = Tensor::from_vec([1, 3], vec![1.0_f64, f64::NEG_INFINITY, 2.0]).unwrap();
+    let label = Tensor::from_vec([1], vec![2_i64]).unwrap();
+    let (loss, gradient) = loss_of(Loss::CrossEntropy, &logits, &label);
+    assert!(
+        (loss - (1.0 + (-1.0_f64).exp()).ln()).abs() < 1e-12,
+        "{loss}"
+    );
+    assert!(gradient.iter().all(|element| element.is_finite()) && gradient[1] == 0.0);
+}
+
+#[test]
+fn a_power_of_zero_has_no_gradient() {
+    let zero = Tensor::from_vec([2], vec![0.0_f64, 3.0]).unwrap();
+    let exponent = Tensor::from_vec([1], vec![0.0_f64]).unwrap();
+    let case = Case::of_operator(node("Pow", &["a", "e"]), vec![("a", zero)]);
+    let found = case
+        .with_constant("e", exponent)
+        .gradients(&doubles(&[2], 1));
+    let found = found.unwrap();
+    let all = found.values().flat_map(|it| it.to_vec::<f64>().unwrap());
+    assert!(all.into_iter().all(|element| element == 0.0), "{found:?}");
+}
+
+#[test]
+fn windows_beyond_the_padding_are_refused() {
+    let pool = node("AveragePool", &["a"])
+        .with("kernel_shape", vec![2i64, 2])
+        .with("strides", vec![2i64, 2])
+        .with("ceil_mode", 1)
+        .with("count_include_pad", 1);
+    let case = Case::of_operator(pool, vec![("a", doubles(&[1, 1, 5, 5], 1))]);
+    let found = case.gradients(&doubles(&[1, 1, 3, 3], 2));
+    assert!(matches!(found, Err(GradientError::Unsupported { .. })));
 }
 
 #[test]

@@ -170,6 +170,28 @@ fn a_step_feeds_its_states_to_the_next_one() {
 }
 
 #[test]
+fn states_of_another_shape_are_none() {
+    let step = build(&recipe(adamw())).unwrap();
+    let next = |name: &String| format!("{name}.next");
+    let states = step.states.iter();
+    let good: BTreeMap<String, Tensor> =
+        states.map(|(name, it)| (next(name), it.clone())).collect();
+    assert_eq!(step.next_states(&good), Some(step.states.clone()));
+    let name = next(&StepGraph::parameters_input());
+    let shorter = Tensor::from_vec([1], vec![0.0_f32]).unwrap();
+    let ints = good[&name].dims().iter().product();
+    let ints = Tensor::from_vec(good[&name].dims(), vec![0_i32; ints]).unwrap();
+    for bad in [Some(shorter), Some(ints), None] {
+        let mut outputs = good.clone();
+        match bad {
+            Some(bad) => drop(outputs.insert(name.clone(), bad)),
+            None => drop(outputs.remove(&name)),
+        }
+        assert_eq!(step.next_states(&outputs), None);
+    }
+}
+
+#[test]
 fn a_frozen_initialiser_has_no_part_in_the_parameters() {
     let all = build(&recipe(adamw())).unwrap();
     let frozen = vec!["block".to_owned(), "stem".to_owned()];
