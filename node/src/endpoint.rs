@@ -196,10 +196,18 @@ fn to_answer(error: &UpstreamError) -> TextAnswer {
     tracing::warn!(%error, "the engine did not answer a request");
     let (finish, message) = match error {
         UpstreamError::Busy { .. } => (Finish::Busy, "the engine is busy".to_owned()),
-        UpstreamError::Refused { status, message } => (
-            Finish::Refused,
-            format!("the engine answered {status}: {message}"),
-        ),
+        // Only these say that the request is at fault, and not the engine.
+        UpstreamError::Refused { status, message }
+            if matches!(status.as_u16(), 400 | 413 | 422) =>
+        {
+            (
+                Finish::Refused,
+                format!("the engine answered {status}: {message}"),
+            )
+        }
+        UpstreamError::Refused { status, .. } => {
+            (Finish::Interrupted, format!("the engine answered {status}"))
+        }
         UpstreamError::Silent(_) => (
             Finish::Interrupted,
             "the engine gave no text in time".to_owned(),

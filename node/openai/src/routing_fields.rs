@@ -54,9 +54,14 @@ fn take_models(body: &mut Map<String, Value>) -> Result<Vec<String>, Refusal> {
     let others = body.remove("models").unwrap_or_default();
     let others: Option<Vec<String>> = serde_json::from_value(others)
         .map_err(|_| wrong("models should be a list of names".to_owned()))?;
+    let others = others.unwrap_or_default();
+    if others.len() > MODELS_MAX {
+        let message = format!("a request names at most {MODELS_MAX} models: leave some out");
+        return Err(wrong(message));
+    }
     let first = body.get("model").and_then(Value::as_str).map(str::to_owned);
     let mut models: Vec<String> = Vec::new();
-    for model in first.into_iter().chain(others.unwrap_or_default()) {
+    for model in first.into_iter().chain(others) {
         if !models.contains(&model) {
             models.push(model);
         }

@@ -61,6 +61,10 @@ struct BusyFlag {
 }
 
 impl BusyFlag {
+    fn set_busy(&self) {
+        self.is_busy.store(true, Ordering::Release);
+    }
+
     fn set_free(&self) {
         self.is_busy.store(false, Ordering::Release);
         self.freed.notify_waiters();

@@ -23,7 +23,7 @@ use souk_roles::tokens::router::{
     TabId, TabPurchase,
 };
 use souk_roles::tokens::text::TextRequest;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::Buyer;
@@ -49,6 +49,10 @@ const REST_WAIT: Duration = Duration::from_secs(15);
 
 /// How often a waiting request looks at the book.
 const BOOK_PERIOD: Duration = Duration::from_millis(250);
+
+/// The most requests that wait for a slot. Each looks at the book now and then, and a validator
+/// answers one peer only so many questions.
+const WAITING_MAX: usize = 256;
 
 /// The most asks of a model that the router knows.
 const OFFERS_MAX: usize = 256;
@@ -100,6 +104,8 @@ pub struct TextRouter {
     state: Arc<Mutex<RouterState>>,
     open_tabs: Arc<watch::Sender<usize>>,
     freed: Arc<Notify>,
+    /// Places for requests that wait for a slot.
+    waiting: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -131,6 +137,7 @@ impl TextRouter {
             state: Arc::default(),
             open_tabs: Arc::new(watch::Sender::new(0)),
             freed: Arc::default(),
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
         }
     }
 
@@ -214,9 +221,20 @@ impl TextRouter {
             match self.plan_step(route, request, Some(&asks)) {
                 (_, Some(open)) => return Ok(open),
                 (RouteStep::Buy(purchase), None) => {
-                    return self.buy_tab(route, &purchase, request);
+                    let bought = self.buy_tab(route, &purchase, request);
+                    let is_budget = matches!(bought, Err(TextRouterError::Budget { .. }));
+                    let has_tab = self.lock_state().core.has_tab(route.model());
+                    if !(is_budget && has_tab && Instant::now() < deadline) {
+                        return bought;
+                    }
+                    // A tab that this buyer pays already is free in a moment.
+                    let _ = tokio::time::timeout(BOOK_PERIOD, freed).await;
                 }
                 (RouteStep::Wait, None) if Instant::now() < deadline => {
+                    let Ok(_waiting) = self.waiting.try_acquire() else {
+                        let model = route.model().to_owned();
+                        return Err(TextRouterError::SoldOut { model });
+                    };
                     // Another buyer can free a slot too.
                     let _ = tokio::time::timeout(BOOK_PERIOD, freed).await;
                 }

@@ -14,10 +14,10 @@ use souk_folder::contact::Contact;
 use souk_folder::key;
 use souk_market::Genesis;
 use souk_network::protocols::market::{Answer, Member, Request, TreeHeads};
+use souk_roles::market::history_check::{ANSWER_NOTES_MAX, list_known_cosigners};
 pub use souk_roles::market::history_check::{
     Continuation, ContinuationCheck, Fork, HistoryCheck, SignedHead,
 };
-use souk_roles::market::history_check::{NOTES_MAX, list_known_cosigners};
 use souk_roles::market::known_members::KnownMembers;
 use souk_roles::market::tree_note::NoteFault;
 pub use souk_roles::market::tree_note::TreeNote;
@@ -136,18 +136,23 @@ async fn fetch_notes(broker: &Broker, member: &Member) -> Result<Vec<TreeNote>, 
     let texts = latest.into_iter().chain(certified).chain(conflicts);
     // A note that does not decode shows nothing.
     let notes = texts.filter_map(|text| TreeNote::decode(text.as_bytes()).ok());
-    Ok(notes.collect())
+    Ok(notes.take(ANSWER_NOTES_MAX).collect())
 }
 
-/// Fetches tiles from one validator after another until one's tiles prove the continuation; else
-/// returns the last validator's result.
+/// Fetches tiles from one validator after another until one's tiles prove the continuation. Else it
+/// returns that some contradict it, or what is missing. It leaves out the validators in `silent`,
+/// and adds those that do not give a tile.
 pub async fn prove_continuation(
     broker: &Broker,
     history: &GatheredHistory,
     check: &ContinuationCheck,
+    silent: &mut BTreeSet<u64>,
 ) -> Option<Continuation> {
-    let mut last = None;
+    let mut found = None;
     for answer in history.answers.iter().filter(|answer| answer.notes.is_ok()) {
+        if silent.contains(&answer.raft_id) {
+            continue;
+        }
         let account = history.check.members.get(&answer.raft_id);
         let Some(peer) = account.and_then(|account| key::peer_of(&account.0).ok()) else {
             continue;
@@ -158,16 +163,22 @@ pub async fn prove_continuation(
                 level: id.level,
                 index: id.index,
             };
-            let answer = broker.ask_one(peer, &request).await;
-            tiles.extend(read_tile(id, answer).map(|tile| (id, tile)));
+            let told = broker.ask_one(peer, &request).await;
+            let Some(tile) = read_tile(id, told) else {
+                silent.insert(answer.raft_id);
+                break;
+            };
+            tiles.insert(id, tile);
         }
         let shown = check.check_tiles(&tiles);
         if matches!(shown, Continuation::Proven { .. }) {
             return Some(shown);
         }
-        last = Some(shown);
+        if found != Some(Continuation::Contradicted) {
+            found = Some(shown);
+        }
     }
-    last
+    found
 }
 
 fn read_tile(id: TileId, answer: Result<Answer, AttemptError>) -> Option<Tile> {
@@ -203,6 +214,9 @@ pub enum FolderError {
     Empty(PathBuf),
 }
 
+/// The most notes of a folder that count.
+const FOLDER_NOTES_MAX: usize = 256;
+
 /// The ending of a file with a note.
 pub const NOTE_ENDING: &str = "checkpoint";
 
@@ -231,7 +245,7 @@ impl StoredHistory {
                 .into_iter()
                 .flatten()
                 .any(|part| part == NOTE_ENDING);
-            if !is_note || notes.len() == NOTES_MAX {
+            if !is_note || notes.len() == FOLDER_NOTES_MAX {
                 continue;
             }
             let bytes = std::fs::read(&path).map_err(failed(&path))?;

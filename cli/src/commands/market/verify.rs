@@ -1,6 +1,7 @@
 //! `souk market verify`: checks the market's history from its genesis alone: who signed which head,
 //! whether enough validators certify one, and whether two of them contradict each other.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -8,6 +9,7 @@ use souk_api::history::HistoryView;
 use souk_folder::clock::unix_ms;
 use souk_folder::invitation::Invitation;
 use souk_folder::market_file::MarketFile;
+use souk_node::client::broker::Broker;
 use souk_node::client::history::{
     Continuation, ContinuationCheck, Fork, GatheredHistory, HistoryCheck, NOTE_ENDING, SignedHead,
     StoredHistory, TreeNote, gather_heads, prove_continuation,
@@ -24,6 +26,12 @@ use crate::show::{Table, format_count, format_seconds, print_json, print_line, p
 /// The file with the last certified head that this folder saw: later ones must continue it.
 const SEEN_FILE: &str = "history.checkpoint";
 
+/// The most continuations that one command proves.
+const PROOFS_MAX: usize = 64;
+
+/// The greatest age of a certified head that is no reason for doubt.
+const AGE_MS_MAX: u64 = 600_000;
+
 /// A continuation and what was shown of it.
 type Proof = (ContinuationCheck, Option<Continuation>);
 
@@ -39,10 +47,12 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
     let (broker, _) = reach::connect_read_only(&market)
         .await
         .map_err(from_reach)?;
-    let history = gather_heads(&broker, &genesis, seen.into_iter().collect()).await;
+    let known = seen.clone().into_iter().collect();
+    let history = gather_heads(&broker, &genesis, known).await;
+    let mut silent = BTreeSet::new();
     let mut proofs = Vec::new();
-    for check in history.check.plan_proofs() {
-        let shown = prove_continuation(&broker, &history, &check).await;
+    for check in history.check.plan_proofs().into_iter().take(PROOFS_MAX) {
+        let shown = prove_continuation(&broker, &history, &check, &mut silent).await;
         proofs.push((check, shown));
     }
     let report = Report {
@@ -52,10 +62,84 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
         proofs,
     };
     report.conclude(folder, output)?;
-    if let (Some(path), Some(certified)) = (seen_path, history.check.find_certified()) {
-        write_file(&path, &certified.note.encode())?;
+    if let Some(certified) = history.check.find_certified() {
+        check_age(certified)?;
+        if let Some(seen) = seen.filter(|seen| seen.head != certified.head()) {
+            check_seen(&broker, &history, &seen, certified, &mut silent).await?;
+        }
+        if let Some(path) = seen_path {
+            write_file(&path, &certified.note.encode())?;
+        }
     }
     Ok(())
+}
+
+/// Checks that the certified head continues the one that this folder saw last. Without a proof the
+/// command fails, so that the folder does not forget what it saw.
+async fn check_seen(
+    broker: &Broker,
+    history: &GatheredHistory,
+    seen: &TreeNote,
+    certified: &SignedHead,
+    silent: &mut BTreeSet<u64>,
+) -> Outcome {
+    let sizes = (seen.head.size, certified.head().size);
+    if sizes.0 == 0 {
+        return Ok(());
+    }
+    let hint = format!(
+        "try again; if it stays so, ask the operators, and remove {SEEN_FILE} only if they founded \
+         the market again"
+    );
+    let fail = |what: String| Err(Failure::new(Kind::Verification, what, &hint));
+    if sizes.0 >= sizes.1 {
+        let cause = "the certified history has {} steps, and this folder saw {} of another one";
+        return fail(format_sizes(cause, [sizes.1, sizes.0]));
+    }
+    let from = SignedHead {
+        note: seen.clone(),
+        signers: Vec::new(),
+    };
+    let check = ContinuationCheck::new(&from, certified);
+    let mut shown = prove_continuation(broker, history, &check, silent).await;
+    if matches!(shown, Some(Continuation::Missing(_)) | None) {
+        // A tile that just became full may have been missing.
+        silent.clear();
+        shown = prove_continuation(broker, history, &check, silent).await;
+    }
+    match shown {
+        Some(Continuation::Proven { .. }) => Ok(()),
+        Some(Continuation::Contradicted) => {
+            let cause = "the certified history of {} steps does not continue the {} steps that \
+                         this folder saw";
+            fail(format_sizes(cause, [sizes.1, sizes.0]))
+        }
+        Some(Continuation::Missing(_)) | None => {
+            let cause = "nobody shows that the certified history of {} steps continues the {} \
+                         steps that this folder saw";
+            fail(format_sizes(cause, [sizes.1, sizes.0]))
+        }
+    }
+}
+
+fn format_sizes(cause: &str, sizes: [u64; 2]) -> String {
+    let [first, second] = sizes.map(|size| size.to_string());
+    cause.replacen("{}", &first, 1).replacen("{}", &second, 1)
+}
+
+/// Checks that the certified head is of today's history, and not one that somebody held back.
+fn check_age(certified: &SignedHead) -> Outcome {
+    let age_ms = unix_ms().saturating_sub(certified.head().time.0);
+    if age_ms < AGE_MS_MAX {
+        return Ok(());
+    }
+    let cause = format!(
+        "the last certified head is {} old, although validators sign one every ten seconds",
+        format_age(certified.head().time.0)
+    );
+    let hint = "check this machine's clock; if it is right, too few validators run, or those that \
+                answered hold newer heads back";
+    Err(Failure::new(Kind::Verification, cause, hint))
 }
 
 /// Reads the market of the folder, or fetches that of a line.

@@ -14,8 +14,12 @@ use super::known_members::KnownMembers;
 use super::market_protocol::Standing;
 use super::tree_note::{Cosigners, TreeNote, certifying_count};
 
-/// The most notes that one check examines: some of each of the most validators there can be.
-pub const NOTES_MAX: usize = 256;
+/// The most notes of one validator's answer that count: its latest head, the certified one, and
+/// both heads of eight contradictions.
+pub const ANSWER_NOTES_MAX: usize = 18;
+
+/// The most contradictions that one check names.
+const FORKS_MAX: usize = 16;
 
 /// Returns the validators whose cosignatures count, as far as signatures show who they are.
 #[must_use]
@@ -24,7 +28,14 @@ pub fn list_known_cosigners(genesis: &Genesis, known: &KnownMembers) -> Cosigner
     let members = known.staying_members();
     let counts = members
         .filter(|it| it.standing != Standing::Leaving && (it.begun || is_founder(it.raft_id)));
-    counts.map(|it| (it.raft_id, it.account)).collect()
+    let mut cosigners = Cosigners::new();
+    for member in counts {
+        // A key counts once, whatever raft ids it states.
+        if !cosigners.values().any(|account| *account == member.account) {
+            cosigners.insert(member.raft_id, member.account);
+        }
+    }
+    cosigners
 }
 
 /// A head that validators signed.
@@ -78,35 +89,31 @@ impl HistoryCheck {
     /// Judges the notes of a market; it ignores those of others and those that no member signed.
     #[must_use]
     pub fn judge_notes(market: MarketId, members: Cosigners, notes: &[TreeNote]) -> Self {
-        let mut found: BTreeMap<(u64, Digest), TreeNote> = BTreeMap::new();
-        for note in notes.iter().take(NOTES_MAX) {
-            if note.market != market {
-                continue;
-            }
+        // Cosignatures count together if they are under the same text.
+        let mut found: BTreeMap<(u64, Digest, u64, u64), TreeNote> = BTreeMap::new();
+        for note in notes.iter().filter(|note| note.market == market) {
             let signers = note.list_signers(&members);
+            let TreeHead {
+                index,
+                time,
+                size,
+                root,
+            } = note.head;
             let valid = note.cosignatures.iter();
-            let valid = valid.filter(|it| signers.contains(&it.by));
-            let key = (note.head.size, note.head.root);
-            let empty = || TreeNote::new(market, note.head);
-            // Cosignatures of the same root count together only if they are under the same text.
-            let known = found.entry(key).or_insert_with(empty);
-            if known.head == note.head {
-                valid.for_each(|it| known.insert(*it));
+            for signature in valid.filter(|it| signers.contains(&it.by)) {
+                let known = found.entry((size, root, index.0, time.0));
+                let known = known.or_insert_with(|| TreeNote::new(market, note.head));
+                known.insert(*signature);
             }
         }
         let heads = found.into_values().rev().map(|note| SignedHead {
             signers: note.list_signers(&members),
             note,
         });
-        let heads: Vec<SignedHead> = heads.filter(|it| !it.signers.is_empty()).collect();
-        let pairs = heads.windows(2);
-        let forks = pairs.filter(|pair| pair[0].head().size == pair[1].head().size);
-        let fork = |pair: &[SignedHead]| Fork {
-            heads: [pair[0].clone(), pair[1].clone()],
-        };
+        let heads: Vec<SignedHead> = heads.collect();
         Self {
             needed: certifying_count(members.len()),
-            forks: forks.map(fork).collect(),
+            forks: find_forks(&heads),
             members,
             heads,
         }
@@ -144,6 +151,24 @@ impl HistoryCheck {
         let check = |from| Some(ContinuationCheck::new(from, next(from)?));
         heads.filter_map(check).collect()
     }
+}
+
+/// Returns the pairs of heads of one size with different roots, those first that convict somebody.
+fn find_forks(heads: &[SignedHead]) -> Vec<Fork> {
+    let mut forks = Vec::new();
+    for (place, one) in heads.iter().enumerate() {
+        let later = &heads[place + 1..];
+        let same_size = later
+            .iter()
+            .take_while(|it| it.head().size == one.head().size);
+        let others = same_size.filter(|it| it.head().root != one.head().root);
+        forks.extend(others.map(|other| Fork {
+            heads: [one.clone(), other.clone()],
+        }));
+    }
+    forks.sort_by_key(|fork| fork.liars().is_empty());
+    forks.truncate(FORKS_MAX);
+    forks
 }
 
 /// A proof to make: that a head continues a smaller one.
@@ -207,7 +232,7 @@ impl ContinuationCheck {
 mod tests {
     use souk_consensus::history::hash_leaf;
     use souk_consensus::{History, LogIndex, LogTime};
-    use souk_market::{AccountKey, SigningKey};
+    use souk_market::{AccountKey, Founder, SigningKey};
 
     use super::*;
 
@@ -298,6 +323,53 @@ mod tests {
         // Two validators that differ are a fork without a proven liar.
         let check = judge(&[signed(honest, &[1]), signed(forged, &[3])]);
         assert_eq!(check.forks[0].liars(), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn a_note_that_nobody_signed_hides_no_other() {
+        let (honest, forged) = (history(300, false).0, history(300, true).0);
+        let later = |head: TreeHead| TreeHead {
+            time: LogTime(head.time.0 + 1),
+            ..head
+        };
+        let check = judge(&[
+            signed(later(forged), &[]),
+            signed(later(honest), &[]),
+            signed(honest, &[1, 2, 3, 4]),
+            signed(forged, &[3]),
+        ]);
+        assert_eq!(check.find_certified().unwrap().head(), honest);
+        assert_eq!(check.forks[0].liars(), [3]);
+    }
+
+    #[test]
+    fn each_pair_of_roots_of_one_size_is_compared() {
+        let head = |root: u8| TreeHead {
+            root: Digest([root; 32]),
+            ..history(300, false).0
+        };
+        let (low, honest, high) = (head(1), head(2), head(3));
+        let check = judge(&[
+            signed(low, &[3]),
+            signed(honest, &[1, 2, 4]),
+            signed(high, &[3]),
+        ]);
+        assert_eq!(check.forks.len(), 3);
+        assert_eq!(check.forks[0].liars(), [3], "it is named first");
+    }
+
+    #[test]
+    fn a_key_counts_once_whatever_raft_ids_it_states() {
+        let mut genesis = Genesis::new("m".try_into().unwrap(), AccountKey::from(&key(9)));
+        let founder = |raft_id: u64, by: u64| Founder {
+            raft_id,
+            account: AccountKey::from(&key(by)),
+            address: String::new(),
+        };
+        genesis.validators = vec![founder(1, 1), founder(2, 2), founder(3, 2)];
+        let known = KnownMembers::new(&genesis);
+        let counted = list_known_cosigners(&genesis, &known);
+        assert_eq!(counted.into_keys().collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]

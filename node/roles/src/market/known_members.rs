@@ -61,7 +61,10 @@ impl KnownMembers {
             let before = self.members.get(&raft_id);
             let standing = match (member.standing, is_removed) {
                 _ if was_removed => Standing::Removed,
-                (Standing::Removed, false) => before.map_or(Standing::Voter, |it| it.standing),
+                // Both begin with the operators' order, so without it they are a claim.
+                (Standing::Removed | Standing::Leaving, false) => {
+                    before.map_or(Standing::Voter, |it| it.standing)
+                }
                 (standing, _) => standing,
             };
             let address = beginning.map(str::to_owned);
@@ -237,6 +240,20 @@ mod tests {
         // Nor does one that leaves them out, or gives a founder's id to another.
         known.learn_members(&answer(vec![member(1, LIAR, Standing::Voter)], Vec::new()));
         assert_eq!(addresses(&known), ["founder 1", "founder 2", "founder 3"]);
+    }
+
+    #[test]
+    fn a_validator_leaves_only_by_the_operators_order() {
+        let mut known = KnownMembers::new(&genesis());
+        let leaving = |orders| answer(vec![member(1, 1, Standing::Leaving)], orders);
+        let standing = |known: &KnownMembers| {
+            let mut all = known.all_members();
+            all.find(|it| it.raft_id == 1).map(|it| it.standing)
+        };
+        known.learn_members(&leaving(vec![remove(1, LIAR)]));
+        assert_eq!(standing(&known), Some(Standing::Voter));
+        known.learn_members(&leaving(vec![remove(1, OPERATOR)]));
+        assert_eq!(standing(&known), Some(Standing::Leaving));
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub const NOTE_BYTES_MAX: usize = 16 << 10;
 /// The most signatures that a note can have.
 const SIGNATURES_MAX: usize = 4 * SEATS_MAX;
 
+/// The largest tree that a note can state: more leaves than a log will ever have.
+const SIZE_MAX: u64 = 1 << 56;
+
 /// The signature type of a cosignature, which its key's id covers.
 const COSIGNATURE_TYPE: u8 = 4;
 
@@ -163,7 +166,9 @@ impl TreeNote {
         let market = text.strip_prefix("souk/").and_then(|id| id.parse().ok());
         let market: MarketId = market.ok_or(fault)?;
         let (text, fault) = next("the size of the tree");
-        let size = parse_number(text).ok_or(fault)?;
+        let size = parse_number(text)
+            .filter(|size| *size <= SIZE_MAX)
+            .ok_or(fault)?;
         let (text, fault) = next("the root of the tree in base64");
         let root = BASE64_STANDARD.decode(text).ok();
         let root = root.and_then(|it| <[u8; 32]>::try_from(it).ok());

@@ -122,6 +122,9 @@ pub enum RouteFailure {
     NotContinued,
     /// The tab was over before it began the request, which says nothing about the provider.
     TabOver,
+    /// It sold a tab that the request did not want, since its ask came first in the book. The
+    /// request does not buy from it again.
+    OtherProvider,
 }
 
 /// The core of a router.
@@ -296,6 +299,12 @@ impl RouterCore {
         }
     }
 
+    /// Returns whether a tab of a model is open.
+    #[must_use]
+    pub fn has_tab(&self, model: &str) -> bool {
+        self.tabs.values().any(|tab| tab.model == model)
+    }
+
     /// Notes that a tab is over.
     pub fn on_tab_over(&mut self, tab: TabId) {
         self.tabs.remove(&tab);
@@ -325,12 +334,21 @@ impl RouterCore {
         provider: Option<AccountKey>,
         failure: RouteFailure,
     ) -> bool {
-        let ends_tab = matches!(failure, RouteFailure::Failed | RouteFailure::TabOver);
+        let ends_tab = matches!(
+            failure,
+            RouteFailure::Failed | RouteFailure::TabOver | RouteFailure::OtherProvider
+        );
         if let Some(tab) = self.tabs.get_mut(&tab).filter(|_| ends_tab) {
             tab.is_ending = true;
         }
         match (provider, failure) {
             (None, _) | (_, RouteFailure::TabOver) => route.closings += 1,
+            (Some(provider), RouteFailure::OtherProvider) => {
+                route.closings += 1;
+                if !route.failed.contains(&provider) {
+                    route.failed.push(provider);
+                }
+            }
             (Some(provider), failure) => {
                 self.health.on_failed(now, provider, failure);
                 route.tries += 1;

@@ -52,12 +52,14 @@ impl Seam {
     pub fn after(text: &AnswerText) -> Seam {
         let content = text.content.as_str();
         let trimmed = content.trim_end();
-        let mut end = trimmed.len().min(RESTART_BYTES);
-        while !trimmed.is_char_boundary(end) {
+        // An engine that begins anew may begin with other white space.
+        let begun = trimmed.trim_start();
+        let mut end = begun.len().min(RESTART_BYTES);
+        while !begun.is_char_boundary(end) {
             end -= 1;
         }
         let head = match end >= RESTART_BYTES_MIN {
-            true => &trimmed[..end],
+            true => &begun[..end],
             false => "",
         };
         Seam {
@@ -76,10 +78,11 @@ impl Seam {
             return SeamStep::Refuse(SeamFault::Reasoning);
         }
         self.held.push_str(&content);
-        if !self.head.is_empty() && self.held.starts_with(&self.head) {
+        let begun = self.held.trim_start();
+        if !self.head.is_empty() && begun.starts_with(&self.head) {
             return SeamStep::Refuse(SeamFault::Restart);
         }
-        let can_restart = self.head.starts_with(&self.held) && !self.head.is_empty();
+        let can_restart = self.head.starts_with(begun) && !self.head.is_empty();
         let can_repeat = self.space.starts_with(&self.held) && !self.space.is_empty();
         match reasoning.is_empty() && (can_restart || can_repeat) {
             true => SeamStep::Hold,
@@ -163,6 +166,14 @@ mod tests {
         assert_eq!(again, Err(SeamFault::Restart));
         let long = "x".repeat(100);
         assert_eq!(join(&long, &long[..50]), Err(SeamFault::Restart));
+        // Templates put white space before an answer, or not.
+        for (first, second) in [("", "\n\n"), ("\n\n", ""), ("\n", " ")] {
+            let again = join(
+                &format!("{first}A market is where"),
+                &format!("{second}A market is where strangers"),
+            );
+            assert_eq!(again, Err(SeamFault::Restart), "{first:?} {second:?}");
+        }
         let thought = || AnswerText {
             reasoning: "hm".to_owned(),
             content: String::new(),

@@ -167,6 +167,8 @@ impl TabShell {
                 // A tab that closes takes no request, so it stays busy.
                 if had_request && self.ready.is_empty() && self.core.is_free() {
                     self.busy.set_free();
+                } else if self.open.is_none() && !self.core.is_free() {
+                    self.busy.set_busy();
                 }
             }
         };
@@ -305,21 +307,21 @@ impl TabShell {
         // What is too long for an answer is none, and the whole one will show it.
         open.has_gap |= piece.number != open.next_piece
             || open.streamed.byte_length() > open.asked.request.answer_bytes_max();
-        if open.has_gap {
-            return None;
-        }
-        let sent = open
-            .asked
-            .events
-            .try_send(TextEvent::Piece(piece.text.clone()));
-        match sent {
-            Ok(()) => {
-                open.next_piece += 1;
-                open.streamed.push(&piece.text);
+        if !open.has_gap {
+            let sent = open
+                .asked
+                .events
+                .try_send(TextEvent::Piece(piece.text.clone()));
+            match sent {
+                Ok(()) => {
+                    open.next_piece += 1;
+                    open.streamed.push(&piece.text);
+                }
+                // The reader is slow: it gets the rest with the whole answer.
+                Err(_) => open.has_gap = true,
             }
-            // The reader is slow: it gets the rest with the whole answer.
-            Err(_) => open.has_gap = true,
         }
+        // A piece after a gap shows too that the provider is not silent.
         let streamed = open.streamed.count_for(&open.asked.request).device_time();
         Some(TabEvent::TextArrived { streamed })
     }
@@ -347,15 +349,17 @@ impl TabShell {
                 answer.message = truncate_text(answer.message);
                 let count = answer.count_for(&open.asked.request);
                 let is_wanted = answer.finish != Finish::Cancelled || open.is_stopped;
+                let has_nothing = matches!(answer.finish, Finish::Refused | Finish::Busy);
                 let is_right = is_wanted
+                    && !(has_nothing && answer.text.byte_length() > 0)
                     && open.rest_of(&answer.text).is_some()
                     && answer.text.byte_length() <= open.asked.request.answer_bytes_max();
                 open.answer = Some((answer, count));
                 match is_right {
                     true => TabAnswer::Counted(count.device_time()),
                     false => {
-                        let why = "it is too long, was not stopped, or begins otherwise than its \
-                                   pieces";
+                        let why = "it is too long, was not stopped, is no refusal, or begins \
+                                   otherwise than its pieces";
                         TabAnswer::NotCounted(why.to_owned())
                     }
                 }
@@ -465,7 +469,10 @@ impl TabShell {
     fn deliver(&mut self) {
         if let Some(open) = self.open.take() {
             let finish = open.answer.as_ref().map(|(answer, _)| answer.finish);
-            if matches!(finish, Some(Finish::Interrupted | Finish::Busy)) {
+            if matches!(
+                finish,
+                Some(Finish::Interrupted | Finish::Busy | Finish::Refused)
+            ) {
                 // The next request goes to another engine, if there is one.
                 self.ready.push_back(TabEvent::Close);
             }

@@ -180,7 +180,7 @@ impl AnswerEvents {
                 Some(AnswerFault::Engine(why))
             }
             Finish::Expired => Some(AnswerFault::TabTime),
-            Finish::Refused if !self.text.is_empty() => Some(AnswerFault::Refused(message())),
+            Finish::Refused if self.route.is_rest() => Some(AnswerFault::Refused(message())),
             _ => None,
         };
         if let Some(fault) = fault {
@@ -192,7 +192,9 @@ impl AnswerEvents {
                 ..AnswerText::default()
             });
         }
-        if let Some(provider) = self.open.provider.get() {
+        // A refusal says nothing good about the provider.
+        let is_answered = done.answer.finish != Finish::Refused;
+        if let Some(provider) = self.open.provider.get().filter(|_| is_answered) {
             let now = self.router.clock.now().tick;
             let took = Micros(now.since(self.first_text.unwrap_or(now)).0);
             let mut state = self.router.lock_state();

@@ -107,7 +107,10 @@ impl AnswerFault {
     /// Returns whether only room was missing, so that the same request can succeed a moment later.
     #[must_use]
     pub fn is_momentary(&self) -> bool {
-        let is_over = self.to_failure() == Some(RouteFailure::TabOver);
+        let is_over = matches!(
+            self.to_failure(),
+            Some(RouteFailure::TabOver | RouteFailure::OtherProvider)
+        );
         is_over || matches!(self, AnswerFault::Busy(_))
     }
 
@@ -116,9 +119,8 @@ impl AnswerFault {
     pub(super) fn to_failure(&self) -> Option<RouteFailure> {
         Some(match self {
             AnswerFault::Tab(TabFailure::Unreachable(_)) => return None,
-            AnswerFault::Tab(
-                TabFailure::Closing | TabFailure::NotSold(_) | TabFailure::OtherProvider,
-            )
+            AnswerFault::Tab(TabFailure::OtherProvider) => RouteFailure::OtherProvider,
+            AnswerFault::Tab(TabFailure::Closing | TabFailure::NotSold(_))
             | AnswerFault::TabTime => RouteFailure::TabOver,
             AnswerFault::Busy(_) => RouteFailure::Busy,
             AnswerFault::Tab(_) | AnswerFault::Engine(_) | AnswerFault::Long => {

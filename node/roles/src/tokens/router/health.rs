@@ -74,7 +74,7 @@ impl HealthTable {
                 health.continues_from = now.plus(NO_CONTINUATION);
                 return;
             }
-            RouteFailure::TabOver => return,
+            RouteFailure::TabOver | RouteFailure::OtherProvider => return,
         };
         if health.is_healthy(now) {
             let doubled = 1_u64 << health.failures.min(20);
