@@ -314,6 +314,7 @@ impl Node {
             machine,
         )
         .map_err(|error| StartFault::Replica(error.to_string()))?;
+        self.tiles.on_start(replica.history().size());
         if let Some(received) = store.take_stored_parts() {
             replica.resume_transfer(received);
         }
@@ -496,7 +497,7 @@ impl Node {
         let running = self.running.as_mut()?;
         running.viewed_from = news.installed.unwrap_or(running.viewed_from);
         let replica = running.core.replica();
-        self.tiles.on_news(&news, || replica.history().size());
+        self.tiles.on_news(&news, replica.history().size());
         if let Err(error) = running.views.on_checkpoints(&news.checkpoints) {
             return Some(Round::Refused(error.to_string()));
         }

@@ -16,14 +16,26 @@ pub struct TileFolder {
     /// The size of the tree in the last snapshot that another replica made: its tiles never were
     /// here.
     installed_size: u64,
+    /// The largest tree that a replica reached here.
+    reached_size: u64,
 }
 
 impl TileFolder {
-    /// Writes the tiles of a round, as a validator does before it keeps a snapshot.
-    pub fn on_news(&mut self, news: &RoundResults, installed_size: impl FnOnce() -> u64) {
-        if news.installed.is_some() {
-            self.installed_size = installed_size();
+    /// Notes the tree of a replica that starts from its snapshot. If no replica reached that tree
+    /// here, another one made the snapshot, and the machine died before it told so.
+    pub fn on_start(&mut self, size: u64) {
+        if size > self.reached_size {
+            self.installed_size = size;
         }
+    }
+
+    /// Writes the tiles of a round after which the tree has `size` leaves, as a validator does
+    /// before it keeps a snapshot.
+    pub fn on_news(&mut self, news: &RoundResults, size: u64) {
+        if news.installed.is_some() {
+            self.installed_size = size;
+        }
+        self.reached_size = self.reached_size.max(size);
         for tile in &news.tiles {
             self.files.insert(tile.id, tile.hashes.clone());
         }
