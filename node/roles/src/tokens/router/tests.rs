@@ -307,8 +307,10 @@ fn a_request_is_tried_three_times_before_its_first_text_and_again_after_it() {
     assert!(fail(&mut next, 2, RouteFailure::Busy));
     // A tab that was about to close says nothing.
     assert!(fail(&mut next, 3, RouteFailure::TabOver));
+    // One that sold a tab which was not wanted is avoided, and is not to blame.
+    assert!(fail(&mut next, 6, RouteFailure::OtherProvider));
     assert!(!fail(&mut next, 4, RouteFailure::NotContinued));
-    assert_eq!(next.failed(), [1, 2, 4].map(account));
+    assert_eq!(next.failed(), [1, 2, 6, 4].map(account));
     next.on_text();
     assert!(next.begin_rest(true));
     assert!(fail(&mut next, 5, RouteFailure::Failed));
