@@ -10,7 +10,7 @@ use souk_cli::options::{GlobalArgs, apply_color_choice};
 
 pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, MachineArgs,
-    MarketBenchArgs, ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs,
+    MarketBenchArgs, ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs, TokensBenchArgs,
 };
 pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};
 

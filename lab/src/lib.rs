@@ -16,6 +16,7 @@ pub mod hostile;
 pub mod readers;
 mod scratch_market;
 pub mod submissions;
+pub mod token_bench;
 
 use std::process::ExitCode;
 

@@ -99,6 +99,9 @@ pub enum Bench {
     TensorHolder(BenchTensorsArgs),
     /// Run jobs through a market of real processes, and time each step.
     Submit(SubmitBenchArgs),
+    /// Ask a fake engine directly and through a market of real processes, in turn, and compare the
+    /// times; then kill providers in the middle of answers.
+    Tokens(TokensBenchArgs),
     /// Measure the replication of commands over separate processes.
     Consensus(ConsensusArgs),
     /// Run one replica of `souk bench consensus`.
@@ -242,6 +245,35 @@ pub struct SubmitBenchArgs {
     /// Run jobs in the providers' own processes, to measure the cost of isolation.
     #[arg(long)]
     pub no_isolation: bool,
+}
+
+/// The questions, and the market that answers them.
+#[derive(Debug, clap::Args)]
+pub struct TokensBenchArgs {
+    /// The questions a second while the added time is measured.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub rate: u32,
+    /// The number of rounds; each asks the engine alone and then through the market.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// The duration of each half of a round, in seconds.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub seconds: u64,
+    /// The number of questions while providers are killed.
+    #[arg(long, default_value_t = 1_000)]
+    pub questions: u32,
+    /// The number of clients that ask them, one after another.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub clients: u32,
+    /// The number of kills; each killed provider restarts at once.
+    #[arg(long, default_value_t = 20)]
+    pub kills: u32,
+    /// The number of providers, all of the same engine.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=32))]
+    pub providers: u32,
+    /// The number of validators.
+    #[arg(long, default_value_t = 3)]
+    pub validators: u32,
 }
 
 /// The commands to replicate, and the replicas.

@@ -56,6 +56,7 @@ const EXAMPLES: &[Example] = &[
     ),
     ("bench tensors", &["souk bench tensors --size 1GiB"]),
     ("bench submit", &["souk bench submit --jobs 100 --buyers 4"]),
+    ("bench tokens", &["souk bench tokens --rate 200 --kills 20"]),
     ("bench consensus", &["souk bench consensus --clients 64"]),
 ];
 

@@ -11,6 +11,7 @@ mod readers;
 mod submit;
 mod tasks;
 mod tensors;
+mod tokens;
 
 use std::path::Path;
 
@@ -59,6 +60,7 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
         Bench::Tensors(args) => tensors::run(output, args).await,
         Bench::TensorHolder(args) => tensors::hold_content(args).await,
         Bench::Submit(args) => submit::run(output, args).await,
+        Bench::Tokens(args) => tokens::run(output, args).await,
         Bench::Consensus(args) => consensus::run(output, args).await,
         Bench::Node(args) => consensus::run_replica(folder, args).await,
     }
