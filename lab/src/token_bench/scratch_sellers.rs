@@ -44,13 +44,14 @@ impl Server {
     }
 
     async fn start(binary: &Path, folder: &Path) -> Result<Server, TokenBenchError> {
+        let log = std::fs::File::create(folder.join(LOG))?;
         let mut process = Command::new(binary)
             .arg("--dir")
             .arg(folder)
             .args(["--json", "openai", "--listen", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .kill_on_drop(true)
             .spawn()?;
         let stdout = process.stdout.take().expect("the output was asked for");
