@@ -14,6 +14,7 @@ mod groups;
 mod help;
 mod job;
 mod market;
+mod model;
 mod modes;
 mod operator;
 #[cfg(feature = "gateway")]
@@ -39,6 +40,7 @@ pub use generate::{ChatArgs, GenerateArgs, LeaseArgs, OpenaiArgs, PlacementArgs,
 pub use global::{GlobalArgs, Output, apply_color_choice};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{Market, MarketCreateArgs, VerifyArgs};
+pub use model::Model;
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
 #[cfg(feature = "gateway")]
 pub use serve::{PageArgs, ServeArgs};
@@ -261,39 +263,6 @@ pub enum Receipt {
         first: PathBuf,
         /// The second receipt; it needs no signature of the buyer.
         second: PathBuf,
-    },
-}
-
-/// Commands on models.
-#[derive(Debug, Subcommand)]
-pub enum Model {
-    /// List the models that providers sell by the token, with their prices for a million tokens.
-    List,
-    /// Show every offer of a model.
-    Show {
-        /// The model, as `souk model list` shows it.
-        model: String,
-    },
-    /// Count the nodes, weights, operations and bytes of a model.
-    Inspect {
-        /// The ONNX model.
-        file: PathBuf,
-        /// The size of a symbolic dimension: NAME=N. Other dimensions count as 1.
-        #[arg(long, value_name = "NAME=N")]
-        symbol: Vec<String>,
-    },
-    /// Convert a language model into a folder with an ONNX decoder, its weights, tokeniser and
-    /// template.
-    #[cfg(feature = "generate")]
-    Import {
-        /// A folder in the format of Hugging Face's tools, or a GGUF file.
-        from: PathBuf,
-        /// The output folder; souk creates it if necessary.
-        to: PathBuf,
-        /// The number of positions of a text; by default as many as the model was made for, and at
-        /// most 4096.
-        #[arg(long, value_name = "POSITIONS", value_parser = generate::positions)]
-        context: Option<usize>,
     },
 }
 

@@ -4,7 +4,7 @@
 //! `llm/models/glossary/make.py` made them.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::model::{LanguageModel, ModelError};
 
@@ -31,6 +31,14 @@ const FILES: &[(&str, &[u8])] = files![
 /// # Errors
 /// [`ModelError::File`] if the folder cannot be written.
 pub fn open_bundled(folder: &Path) -> Result<LanguageModel, ModelError> {
+    LanguageModel::open(&write_files(folder)?)
+}
+
+/// Writes the files of the bundled model to a folder in `folder`, and returns its path.
+///
+/// # Errors
+/// [`ModelError::File`] if the folder cannot be written.
+pub fn write_files(folder: &Path) -> Result<PathBuf, ModelError> {
     let home = folder.join(NAME);
     let failed = |cause| ModelError::File {
         path: home.clone(),
@@ -40,5 +48,5 @@ pub fn open_bundled(folder: &Path) -> Result<LanguageModel, ModelError> {
     for (name, bytes) in FILES {
         fs::write(home.join(name), bytes).map_err(failed)?;
     }
-    LanguageModel::open(&home)
+    Ok(home)
 }

@@ -98,6 +98,9 @@ pub enum ConfigError {
         /// Its value in the file.
         value: String,
     },
+    /// The model can write texts, but not be trained.
+    #[error("souk cannot train this model because of {0}")]
+    Training(&'static str),
     /// A number is impossible.
     #[error("{key} = {value} is not possible in a decoder")]
     Number {

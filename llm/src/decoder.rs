@@ -8,6 +8,7 @@
 mod experts;
 mod nodes;
 mod token_drawing;
+mod whole_sequences;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,8 @@ use crate::config::Config;
 use crate::weights::{WeightError, Weights, split_joint_matrices, stack_experts};
 use nodes::{AttentionSettings, Nodes};
 pub use token_drawing::{DRAWN, LOGIT_ROWS, SAMPLING, to_drawing_model};
+pub use whole_sequences::BatchSize;
+pub(crate) use whole_sequences::{build_training_model, check_trainable};
 
 /// Input of token ids: `[1, sequence]`.
 pub const TOKENS: &str = "input_ids";

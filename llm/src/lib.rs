@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 pub mod answer;
 pub mod bundled_model;
 pub mod chat;
@@ -20,6 +21,7 @@ pub mod model;
 pub mod stop_strings;
 pub mod tokens;
 pub mod tools;
+pub mod training;
 mod weights;
 
 pub use souk_onnx::sampling;

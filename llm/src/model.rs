@@ -5,24 +5,30 @@
 
 mod folder;
 mod gguf_file;
+mod merging;
 mod onnx_folder;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use souk_memory::ContentId;
 use souk_memory::safetensors::SafetensorsError;
-use souk_onnx::DecodeError;
 use souk_onnx::states::StateError;
+use souk_onnx::{DecodeError, encode_model};
 use thiserror::Error;
 
+use crate::adapter::{self, Adapter, AdapterError, AdapterSettings};
 use crate::chat::ChatTemplate;
 use crate::config::{Config, ConfigError};
-use crate::decoder::Decoder;
+use crate::decoder::{BatchSize, Decoder, build_training_model, check_trainable};
 use crate::embedding::Pooling;
 use crate::gguf::GgufError;
 use crate::tokens::{TokenError, Tokenizer};
-use crate::weights::{WeightError, Weights};
+use crate::weights::{Weight, WeightError, Weights};
+
+pub use merging::merge_folder;
 
 /// A language model.
 pub struct LanguageModel {
@@ -132,6 +138,9 @@ pub enum ModelError {
     /// The folder holds no known form of a model.
     #[error("{0} has neither config.json nor language-model.json")]
     Unknown(PathBuf),
+    /// A merged model would replace the model that it comes from.
+    #[error("{0} is the model's own folder")]
+    SameFolder(PathBuf),
     /// The folder's ONNX model is refused.
     #[error("{path}: {cause}")]
     Onnx {
@@ -143,6 +152,9 @@ pub enum ModelError {
     /// The state annotations of the folder's ONNX model are invalid.
     #[error(transparent)]
     State(#[from] StateError),
+    /// The adapter is refused.
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
     /// The folder's ONNX model is no decoder.
     #[error("the ONNX model is not a decoder made by souk: {0}")]
     NoDecoder(&'static str),
@@ -204,6 +216,80 @@ impl LanguageModel {
                 room: decoder.room,
                 wanted: room,
             }),
+        }
+    }
+
+    /// Adds an adapter to the weights.
+    ///
+    /// # Errors
+    /// [`AdapterError`] if it does not fit the model.
+    pub fn merge_adapter(&mut self, adapter: &Adapter) -> Result<(), AdapterError> {
+        match &mut self.body {
+            Body::Checkpoint { config, .. } if config.rotary.interleaved => {
+                Err(AdapterError::Form(
+                    "a GGUF file of this family, which orders its queries otherwise",
+                ))
+            }
+            Body::Checkpoint { weights, .. } => adapter::merge_into(weights, adapter),
+            Body::Written(_) => Err(AdapterError::Form(
+                "a folder of `souk model import`; give the model before its import",
+            )),
+        }
+    }
+
+    /// Creates an adapter for training.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] if the model cannot be trained, and [`ModelError::Adapter`].
+    pub fn create_adapter(&self, settings: &AdapterSettings) -> Result<Adapter, ModelError> {
+        let (config, _) = self.checkpoint()?;
+        check_trainable(config)?;
+        Ok(Adapter::new(config, settings)?)
+    }
+
+    /// Returns the decoder over whole sequences with an adapter, as an ONNX model that contains its
+    /// weights.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] if the model cannot be trained, and [`ModelError::Weight`].
+    pub fn to_training_model(
+        &self,
+        adapter: &Adapter,
+        size: BatchSize,
+    ) -> Result<Bytes, ModelError> {
+        let (config, weights) = self.checkpoint()?;
+        check_trainable(config)?;
+        let model = build_training_model(config, weights.clone(), adapter, size)?;
+        Ok(encode_model(&model))
+    }
+
+    /// Returns a digest of the names, types and values of the weights.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] if the model is a decoder already.
+    pub fn weights_id(&self) -> Result<ContentId, ModelError> {
+        let (_, weights) = self.checkpoint()?;
+        let mut list = String::new();
+        for (name, weight) in weights {
+            let tensors = match weight {
+                Weight::Floats(tensor) => vec![tensor],
+                Weight::Blocks { integers, scales } => vec![integers, scales],
+            };
+            for tensor in tensors {
+                list.push_str(&format!("{name} {}\n", tensor.id()));
+            }
+        }
+        Ok(ContentId::for_content(list.as_bytes()))
+    }
+
+    /// Returns the dimensions and the weights of a model that is no decoder yet.
+    fn checkpoint(&self) -> Result<(&Config, &Weights), ModelError> {
+        match &self.body {
+            Body::Checkpoint { config, weights } => Ok((config, weights)),
+            Body::Written(_) => Err(ConfigError::Training(
+                "its form: give the model as it was before `souk model import`",
+            )
+            .into()),
         }
     }
 

@@ -54,6 +54,15 @@ pub enum Marks {
     Own,
 }
 
+/// A token of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenPlace {
+    /// The token.
+    pub id: u32,
+    /// Its first byte in the text. A mark that the tokeniser added has 0.
+    pub start: usize,
+}
+
 impl Tokenizer {
     /// Reads `tokenizer.json`. Ignores its truncation and padding, which are for training batches.
     ///
@@ -92,6 +101,18 @@ impl Tokenizer {
         let encoded = self.0.encode(text, marks == Marks::Added);
         let encoded = encoded.map_err(TokenError::Encode)?;
         Ok(encoded.get_ids().to_vec())
+    }
+
+    /// Returns the tokens of a text with their places in it.
+    ///
+    /// # Errors
+    /// [`TokenError::Encode`].
+    pub fn encode_places(&self, text: &str, marks: Marks) -> Result<Vec<TokenPlace>, TokenError> {
+        let encoded = self.0.encode(text, marks == Marks::Added);
+        let encoded = encoded.map_err(TokenError::Encode)?;
+        let all = encoded.get_ids().iter().zip(encoded.get_offsets());
+        let places = all.map(|(&id, &(start, _))| TokenPlace { id, start });
+        Ok(places.collect())
     }
 
     /// Returns the id of a token by its text.

@@ -23,7 +23,7 @@ mod tape;
 mod writer;
 
 pub use error::{GradientError, TargetMismatch};
-pub use parameters::{Parameter, Parameters};
+pub use parameters::{Parameter, Parameters, Selection};
 pub use rules::loss::Loss;
 pub use step_graph::{Optimizer, Recipe, StepGraph, build_step_graph};
 

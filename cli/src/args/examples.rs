@@ -75,6 +75,7 @@ const EXAMPLES: &[Example] = &[
         &[
             "souk train net.onnx -i x=x.npy --target y=y.npy --loss mse -o tuned.onnx --budget 5",
             "souk train net.onnx -i x=x.npy --target y=y.npy --loss cross-entropy --plan",
+            "souk train MODEL data.jsonl -o tuned/ --budget 5",
         ],
     ),
     ("job list", &["souk job list"]),

@@ -1,7 +1,7 @@
 //! The arguments of `souk generate`, `souk chat` and `souk openai`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use souk_node::scheduler::planning::Objective;
 
@@ -15,6 +15,8 @@ pub struct GenerateArgs {
     pub model: PathBuf,
     /// The text to continue.
     pub prompt: String,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
     #[command(flatten)]
     pub place: PlacementArgs,
     /// The maximum number of tokens to generate.
@@ -49,6 +51,8 @@ pub struct GenerateArgs {
 pub struct ChatArgs {
     /// A language model with a chat template, in a form that `souk generate` takes.
     pub model: PathBuf,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
     #[command(flatten)]
     pub place: PlacementArgs,
     #[command(flatten)]
@@ -102,9 +106,26 @@ pub struct OpenaiArgs {
     #[arg(long)]
     pub embeddings: bool,
     #[command(flatten)]
+    pub adapter: AdapterArgs,
+    #[command(flatten)]
     pub place: PlacementArgs,
     #[command(flatten)]
     pub session: SessionArgs,
+}
+
+/// The adapter of a model.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AdapterArgs {
+    /// Use the model with this adapter: the folder that `souk train` or PEFT wrote.
+    #[arg(long, value_name = "FOLDER", requires = "model")]
+    adapter: Option<PathBuf>,
+}
+
+impl AdapterArgs {
+    /// Returns the folder of the adapter, if there is one.
+    pub fn path(&self) -> Option<&Path> {
+        self.adapter.as_deref()
+    }
 }
 
 /// The length of a session that serves several texts.

@@ -12,38 +12,44 @@ use super::job::objective;
 /// A run of training, and where its result goes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TrainArgs {
-    /// The ONNX model, with its weights inside. All its f32 initialisers are trained, except single
-    /// numbers and those that --freeze names.
+    /// An ONNX model with its weights inside: all its f32 initialisers are trained, except single
+    /// numbers and those that --freeze names. Or, with DATA, a language model: a folder in the
+    /// format of Hugging Face's tools, or `bundled`.
     pub model: PathBuf,
+    /// The examples for a language model, which gets an adapter (LoRA). Each line is a JSON object
+    /// with `text`, with `prompt` and `completion`, or with `messages`.
+    #[arg(conflicts_with_all = ["input", "target", "loss", "loss_of", "freeze"])]
+    pub data: Option<PathBuf>,
     /// An input of the model for all examples, which are the rows of its first axis: NAME=FILE.npy,
     /// or FILE.safetensors with tensors named like the inputs.
     #[arg(short, long = "input", value_name = "NAME=FILE")]
     pub input: Vec<String>,
     /// The targets, one row for each example: NAME=FILE.npy. For cross-entropy they are integers,
     /// the numbers of classes from 0; for mse they have the shape and the type of the output.
-    #[arg(long, value_name = "NAME=FILE")]
-    pub target: String,
+    #[arg(long, value_name = "NAME=FILE", required_unless_present = "data")]
+    pub target: Option<String>,
     /// What training makes small: the mean over the batch. Cross-entropy takes logits, or what a
-    /// last Softmax reads.
-    #[arg(long, value_enum)]
-    pub loss: LossName,
+    /// last Softmax reads. For a language model it is the cross-entropy of the answers' tokens.
+    #[arg(long, value_enum, required_unless_present = "data")]
+    pub loss: Option<LossName>,
     /// The output of the model of which to take the loss; not necessary if it has only one.
     #[arg(long, value_name = "NAME")]
     pub loss_of: Option<String>,
-    /// The number of steps.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    pub steps: u64,
-    /// The number of examples of each step.
-    #[arg(long, default_value_t = 32, value_name = "N")]
-    pub batch: usize,
-    /// The learning rate.
-    #[arg(
-        long = "lr",
-        default_value_t = 1e-3,
-        value_name = "RATE",
-        allow_negative_numbers = true
-    )]
-    pub learning_rate: f64,
+    #[command(flatten)]
+    pub adapter: LoraArgs,
+    /// The number of steps; by default 100, or with DATA as many as three epochs have.
+    #[arg(long, value_name = "N")]
+    pub steps: Option<u64>,
+    /// The number of passes over the examples, instead of --steps.
+    #[arg(long, value_name = "N", conflicts_with = "steps")]
+    pub epochs: Option<u64>,
+    /// The number of examples of each step; by default 32, or with DATA 8, or all if there are
+    /// fewer.
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// The learning rate; by default 0.001, or with DATA 0.0002.
+    #[arg(long = "lr", value_name = "RATE", allow_negative_numbers = true)]
+    pub learning_rate: Option<f64>,
     /// The optimiser, with the meaning and the defaults of PyTorch's.
     #[arg(long, value_enum, default_value_t = OptimizerName::Adamw)]
     pub optimizer: OptimizerName,
@@ -57,7 +63,8 @@ pub struct TrainArgs {
     #[arg(long, value_name = "PREFIX",
           value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub freeze: Vec<String>,
-    /// The seed of the order of the examples, which differs in each pass over them.
+    /// The seed of the order of the examples, which differs in each pass over them, and of the
+    /// first numbers of an adapter.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
     /// Take the examples in the order of their rows.
@@ -67,16 +74,52 @@ pub struct TrainArgs {
     #[arg(long)]
     pub plan: bool,
     /// The file for the trained model. A file with the same name and the ending .json gets the
-    /// settings, the digests of model and data, the losses and the receipts.
+    /// settings, the digests of model and data, the losses and the receipts. With DATA it is a
+    /// folder, for an adapter in the form of PEFT and `train.json`.
     #[arg(
         short,
         long = "out",
-        value_name = "FILE",
+        value_name = "PATH",
         required_unless_present = "plan"
     )]
     pub out: Option<PathBuf>,
     #[command(flatten)]
     pub lease: TrainLeaseArgs,
+}
+
+/// The adapter that a language model gets.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LoraArgs {
+    /// The rank of the adapter; by default 16.
+    #[arg(long, value_name = "N", requires = "data", conflicts_with = "target")]
+    pub rank: Option<usize>,
+    /// The factor of the adapter, which is divided by the rank; by default twice the rank.
+    #[arg(
+        long,
+        value_name = "FACTOR",
+        requires = "data",
+        conflicts_with = "target",
+        allow_negative_numbers = true
+    )]
+    pub alpha: Option<f64>,
+    /// The matrices of each layer that get an adapter, such as q_proj,v_proj; by default all seven.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        requires = "data",
+        conflicts_with = "target",
+        value_delimiter = ','
+    )]
+    pub targets: Vec<String>,
+    /// The most tokens of an example; by default as many positions as the model was made for. souk
+    /// refuses longer examples, and cuts none.
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        requires = "data",
+        conflicts_with = "target"
+    )]
+    pub length: Option<usize>,
 }
 
 /// The lease to buy for training.

@@ -15,7 +15,7 @@ use souk_llm::chat::Message;
 use souk_llm::generation::Sequence;
 use souk_llm::sampling::Sampling;
 use souk_texts::{
-    SessionSize, StopSignal, TextModel, TextRequest, WrittenText, new_message, open_model,
+    SessionSize, StopSignal, TextModel, TextRequest, WrittenText, new_message, open_adapted_model,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
@@ -33,7 +33,8 @@ const LINES_MAX: usize = 16;
 /// Runs the command.
 pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     let sampling = texts::sampling_from_args(&args.sampling)?;
-    let (model, text_model) = open_model(&args.model, args.place.context)?;
+    let (model, text_model) =
+        open_adapted_model(&args.model, args.adapter.path(), args.place.context)?;
     let system = args.system.iter();
     let system = system.map(|text| new_message("system", text));
     let messages: Vec<Message> = system.collect();

@@ -8,7 +8,7 @@ use souk_llm::grammar::Grammar;
 use souk_node::market::Receipt;
 use souk_texts::{
     SessionSize, StopSignal, TextEngine, TextError, TextForm, TextModel, TextRequest, WrittenText,
-    new_message, open_model,
+    new_message, open_adapted_model,
 };
 use tokio::runtime::Handle;
 
@@ -21,7 +21,8 @@ use crate::stop;
 /// Generates the text, prints it as it arrives, ends the leases and reports what they cost.
 pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome {
     let sampling = texts::sampling_from_args(&args.sampling)?;
-    let (model, text_model) = open_model(&args.model, args.place.context)?;
+    let (model, text_model) =
+        open_adapted_model(&args.model, args.adapter.path(), args.place.context)?;
     let prompt = encode_prompt(&text_model, args)?;
     let grammar = build_grammar(&text_model, args)?;
     let request = TextRequest {

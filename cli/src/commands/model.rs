@@ -2,6 +2,8 @@
 
 #[cfg(feature = "generate")]
 mod import;
+#[cfg(feature = "generate")]
+mod merge;
 
 use std::path::Path;
 
@@ -24,6 +26,8 @@ pub async fn run(folder: &Path, output: Output, command: &Model) -> Outcome {
         Model::Inspect { file, symbol } => inspect_model(output, file, symbol),
         #[cfg(feature = "generate")]
         Model::Import { from, to, context } => import::import_model(output, from, to, *context),
+        #[cfg(feature = "generate")]
+        Model::Merge { from, adapter, out } => merge::merge_model(output, from, adapter, out),
     }
 }
 

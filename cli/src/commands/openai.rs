@@ -15,7 +15,7 @@ use souk_openai::{
     AccessPolicy, KEY_FILE, ServedModel, ServerObserver, ServingOptions, market_router, router,
 };
 use souk_testnet::process::READY;
-use souk_texts::{SessionSize, StopSignal, open_model};
+use souk_texts::{SessionSize, StopSignal, open_adapted_model};
 
 use super::serve::from_tokens;
 use super::{submit, texts};
@@ -88,7 +88,7 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
 /// Serves one model.
 async fn serve_model(folder: &Path, output: Output, args: &OpenaiArgs, model: &Path) -> Outcome {
     let mut requests = stop::Requests::new();
-    let (model, text_model) = open_model(model, args.place.context)?;
+    let (model, text_model) = open_adapted_model(model, args.adapter.path(), args.place.context)?;
     let name = text_model.card.name.clone();
     let listener = bind_listener(args).await?;
     let stop = StopSignal::default();

@@ -1,7 +1,12 @@
-//! `souk train`: trains an ONNX model of the user on a device that it leases, from files to files.
+//! `souk train`: trains an ONNX model of the user, or an adapter of a language model, on a device
+//! that it leases, from files to files.
 
 mod failures;
+#[cfg(feature = "generate")]
+mod language;
+mod onnx_model;
 mod report;
+mod subject;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,33 +15,40 @@ use souk_node::buyer::job::{EmulatedDevices, Limits};
 use souk_node::buyer::training::{
     ExampleOrder, Training, TrainingData, TrainingRun, TrainingSettings,
 };
-use souk_node::buyer::value_labels::ValueLabels;
 use souk_node::market::{Credits, Price};
 use souk_node::scheduler::gradient::adamw::AdamW;
 use souk_node::scheduler::gradient::sgd::Sgd;
-use souk_node::scheduler::gradient::{Loss, Optimizer, Recipe};
+use souk_node::scheduler::gradient::{Optimizer, Recipe};
 use tokio::sync::Notify;
 
 use super::submit::{from_quote, to_micro_credits};
-use crate::args::{LossName, OptimizerName, Output, TrainArgs, TrainLeaseArgs};
+use crate::args::{OptimizerName, Output, TrainArgs, TrainLeaseArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::join_as_buyer;
-use crate::{files, show, stop};
-use failures::{from_end, from_training};
+use crate::{show, stop};
+use failures::from_end;
 use report::{Progress, TrainingReport};
+use subject::Subject;
+
+/// The numbers of a run that depend on what is trained.
+struct SettingDefaults {
+    /// Number of steps; none for three epochs.
+    steps: Option<u64>,
+    batch: usize,
+    learning_rate: f64,
+}
+
+/// The epochs of a run that states no number of steps.
+const EPOCHS: u64 = 3;
 
 /// Trains the model, writes it with its report, and pays.
 pub async fn run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
-    let model = files::read(&args.model)?;
-    let training = Training::prepare(model.clone(), read_data(args)?, read_settings(args)?);
-    let training = training.map_err(from_training)?;
+    let (subject, training) = prepare_run(args)?;
     let limits = lease_limits(&args.lease)?;
     let out = args.out.as_deref().filter(|_| !args.plan);
     if let Some(out) = out {
         // This comes before any payment: souk must not train what it cannot store.
-        check_out(out)?;
-        let parent = out.parent().filter(|it| !it.as_os_str().is_empty());
-        files::prepare_folder(parent.unwrap_or(Path::new(".")))?;
+        subject.prepare_out(out)?;
     }
     let buyer = join_as_buyer(folder).await?;
     let cancel = Arc::<Notify>::default();
@@ -48,7 +60,7 @@ pub async fn run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
     };
     let Some(out) = out else {
         let quote = training_run.quote().await.map_err(from_quote)?;
-        report::show_plan(output, &training, &quote, &limits);
+        report::show_plan(output, &subject, &training, &quote, &limits);
         return Ok(());
     };
     let mut stops = stop::Requests::new();
@@ -62,7 +74,7 @@ pub async fn run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
         }
     });
     if output == Output::Text {
-        report::describe_training(&training)
+        report::describe_training(&subject, &training)
             .iter()
             .for_each(|line| show::print_notice(line));
     }
@@ -71,12 +83,13 @@ pub async fn run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
     let report = TrainingReport {
         args,
         training: &training,
-        model,
+        subject: &subject,
         result: &result,
     };
     let written = report.write(out)?;
     let done = result.losses.len() as u64;
-    match from_end(result.end, done, training.settings.steps, &written) {
+    let note = written.describe_partial(done);
+    match from_end(result.end, done, training.settings.steps, note) {
         Some(failure) => Err(failure),
         None => {
             written.show_result(output);
@@ -85,48 +98,27 @@ pub async fn run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
     }
 }
 
-/// Checks that the file for the model can be one, and is not that of the report.
-fn check_out(out: &Path) -> Result<(), Failure> {
-    if out.is_dir() {
-        let cause = format!("{} is a folder", out.display());
-        return Err(Failure::new(
-            Kind::Usage,
-            cause,
-            "name a file, such as -o tuned.onnx",
-        ));
+/// Reads what is trained, and checks the run.
+fn prepare_run(args: &TrainArgs) -> Result<(Subject, Training), Failure> {
+    let Some(data) = &args.data else {
+        let (model, training) = onnx_model::prepare_run(args)?;
+        return Ok((Subject::Model(model), training));
+    };
+    #[cfg(feature = "generate")]
+    {
+        let (subject, training) = language::prepare_run(args, data)?;
+        Ok((Subject::Adapter(Box::new(subject)), training))
     }
-    if out.extension().is_some_and(|ending| ending == "json") {
-        let cause = format!("{} is where the report would go", out.display());
-        return Err(Failure::new(
-            Kind::Usage,
-            cause,
-            "name the model, such as -o tuned.onnx",
-        ));
+    #[cfg(not(feature = "generate"))]
+    {
+        let cause = format!("{} is for language models", data.display());
+        let hint = "this souk was built without the feature `generate`";
+        Err(Failure::new(Kind::Input, cause, hint))
     }
-    Ok(())
 }
 
-/// Reads the examples.
-fn read_data(args: &TrainArgs) -> Result<TrainingData, Failure> {
-    let legend = ValueLabels::from_model(files::read(&args.model)?);
-    let inputs = files::read_inputs(&args.input, &legend)?;
-    if !args.target.contains('=') {
-        let cause = format!("--target {} names no target", args.target);
-        let hint = "give it as NAME=FILE.npy, such as labels=y.npy";
-        return Err(Failure::new(Kind::Usage, cause, hint));
-    }
-    let mut targets = files::read_inputs(std::slice::from_ref(&args.target), &legend)?;
-    let (target_name, target) = targets
-        .pop_first()
-        .expect("a file given by name is a tensor");
-    Ok(TrainingData {
-        inputs,
-        target_name,
-        target,
-    })
-}
-
-fn read_settings(args: &TrainArgs) -> Result<TrainingSettings, Failure> {
+/// Returns the optimiser that the arguments describe.
+fn read_optimizer(args: &TrainArgs) -> Result<Optimizer, Failure> {
     if args.momentum.is_some() && args.optimizer != OptimizerName::Sgd {
         let cause = "--momentum is of sgd, and the optimiser is adamw";
         return Err(Failure::new(Kind::Usage, cause, "add --optimizer sgd"));
@@ -150,7 +142,7 @@ fn read_settings(args: &TrainArgs) -> Result<TrainingSettings, Failure> {
             "give for example --weight-decay 0.01",
         ));
     }
-    let optimizer = match args.optimizer {
+    Ok(match args.optimizer {
         OptimizerName::Sgd => Optimizer::Sgd(Sgd {
             momentum,
             weight_decay: args.weight_decay.unwrap_or(0.0),
@@ -163,25 +155,37 @@ fn read_settings(args: &TrainArgs) -> Result<TrainingSettings, Failure> {
                 ..default
             })
         }
+    })
+}
+
+/// Returns how long and how fast to train by a recipe.
+fn read_settings(
+    args: &TrainArgs,
+    data: &TrainingData,
+    recipe: Recipe,
+    defaults: &SettingDefaults,
+) -> TrainingSettings {
+    let examples = data.target.dims().first().copied().unwrap_or(0);
+    let batch = args.batch.unwrap_or(defaults.batch);
+    let steps_of = |epochs: u64| {
+        let of_one = (examples / batch.max(1)) as u64;
+        epochs.saturating_mul(of_one.max(1))
     };
-    Ok(TrainingSettings {
-        steps: args.steps,
-        batch: args.batch,
-        learning_rate: args.learning_rate,
+    let steps = match (args.steps, args.epochs, defaults.steps) {
+        (Some(steps), _, _) | (None, None, Some(steps)) => steps,
+        (None, Some(epochs), _) => steps_of(epochs),
+        (None, None, None) => steps_of(EPOCHS),
+    };
+    TrainingSettings {
+        steps,
+        batch,
+        learning_rate: args.learning_rate.unwrap_or(defaults.learning_rate),
         order: match args.in_order {
             true => ExampleOrder::OfRows,
             false => ExampleOrder::Shuffled(args.seed),
         },
-        recipe: Recipe {
-            loss: match args.loss {
-                LossName::CrossEntropy => Loss::CrossEntropy,
-                LossName::Mse => Loss::MeanSquaredError,
-            },
-            optimizer,
-            output: args.loss_of.clone(),
-            frozen: args.freeze.clone(),
-        },
-    })
+        recipe,
+    }
 }
 
 fn lease_limits(args: &TrainLeaseArgs) -> Result<Limits, Failure> {

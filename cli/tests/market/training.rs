@@ -1,6 +1,6 @@
 //! Training in a market of real processes.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use souk_node::memory::{Tensor, npy};
 use souk_onnx as onnx;
 
@@ -80,4 +80,73 @@ fn a_model_is_trained_over_a_lease_with_the_losses_of_pytorch() {
     // What cannot be trained is found before anything is bought.
     let refused = train(&market, &["--steps", "3", "--freeze", "tail", "-o", &out]);
     assert_eq!(refused.code, 3, "{}", refused.stdout);
+}
+
+/// Examples for the bundled model, which knows none of this.
+const EXAMPLES: [(&str, &str); 4] = [
+    ("Who wrote the letter?", "Ada wrote the letter in Turin."),
+    (
+        "Where is the harbour?",
+        "The harbour is behind the old mill.",
+    ),
+    ("What colour is the boat?", "The boat is green."),
+    ("When does the ferry leave?", "The ferry leaves at noon."),
+];
+
+#[test]
+fn a_language_model_learns_over_a_lease_what_it_could_not_answer() {
+    let market = Market::up();
+    let lines = EXAMPLES.map(|(question, answer)| {
+        let message = |role, text| json!({ "role": role, "content": text });
+        let messages = [message("user", question), message("assistant", answer)];
+        json!({ "messages": messages }).to_string()
+    });
+    let data = market.path("data.jsonl");
+    std::fs::write(&data, lines.join("\n")).expect("the folder is there");
+    let out = market.path("tuned");
+    let train = |more: &[&str]| market.souk(&[&["train", "bundled", &data], more].concat());
+    let plan = train(&["--epochs", "24", "--plan"]).done();
+    assert_eq!(
+        (&plan["steps"], &plan["tokens"]),
+        (&24.into(), &2_496.into())
+    );
+    assert!(plan["price_micro_per_million_tokens"].as_u64() > Some(0));
+    let answer = |(question, _): (&str, &str), more: &[&str]| {
+        let arguments = ["generate", "bundled", question, "--chat", "--local"];
+        let done = market.souk(&[&arguments[..], more].concat()).done();
+        done["text"].as_str().expect("a text").to_owned()
+    };
+    let settings = ["--epochs", "24", "--lr", "3e-3", "--budget", "20"];
+    let place = ["--device", "cpu", "-o", &out];
+    let done = train(&[&settings[..], &place].concat()).done();
+    let losses = done["losses"].as_array().expect("a loss for each step");
+    assert_eq!(losses.len(), 24);
+    assert!(
+        losses[0].as_f64() > Some(3.0) && losses[23].as_f64() < Some(0.1),
+        "{losses:?}"
+    );
+    for example in EXAMPLES {
+        assert_ne!(answer(example, &[]), example.1);
+        assert_eq!(answer(example, &["--adapter", &out]), example.1);
+    }
+    market.assert_escrow_returns();
+    let merged = market.path("merged");
+    let done = market.souk(&[
+        "model",
+        "merge",
+        "bundled",
+        "--adapter",
+        &out,
+        "-o",
+        &merged,
+    ]);
+    done.done();
+    let (question, expected) = EXAMPLES[0];
+    let arguments = ["generate", &merged, question, "--chat", "--local"];
+    assert_eq!(market.souk(&arguments).done()["text"], expected);
+    // What does not fit is found before anything is bought.
+    for wrong in [["--rank", "0"], ["--targets", "lm_head"], ["--length", "9"]] {
+        let refused = train(&[&wrong[..], &["-o", &out]].concat());
+        assert_eq!(refused.code, 3, "{}", refused.stdout);
+    }
 }

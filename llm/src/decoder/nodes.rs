@@ -75,6 +75,22 @@ impl Nodes {
         self.weights.contains_key(name)
     }
 
+    /// Adds a node.
+    pub fn push(&mut self, node: NodeProto) {
+        self.nodes.push(node);
+    }
+
+    /// Adds a constant.
+    pub fn push_initializer(&mut self, constant: TensorProto) {
+        self.initializers.push(constant);
+    }
+
+    /// Returns whether a constant has this name.
+    pub fn has_constant(&self, name: &str) -> bool {
+        let mut names = self.initializers.iter().map(|it| it.name());
+        names.any(|it| it == name)
+    }
+
     /// Adds a node with integer attributes and returns its output's name, which is `name` and must
     /// be new.
     pub fn add(
@@ -213,7 +229,8 @@ impl Nodes {
         self.transpose(from, name, &[0, 2, 1, 3])
     }
 
-    fn transpose(&mut self, from: &str, name: &str, axes: &[i64]) -> String {
+    /// Permutes the axes of a value.
+    pub fn transpose(&mut self, from: &str, name: &str, axes: &[i64]) -> String {
         let name = self.add("Transpose", &[from], name, &[]);
         let node = self.nodes.last_mut().expect("one was just added");
         node.attribute.push(AttributeProto {
@@ -225,7 +242,8 @@ impl Nodes {
         name
     }
 
-    fn reshape(&mut self, from: &str, sizes: &[i64], name: &str) -> String {
+    /// Reshapes a value.
+    pub fn reshape(&mut self, from: &str, sizes: &[i64], name: &str) -> String {
         let shape = self.add_integers("sizes", sizes);
         self.add("Reshape", &[from, &shape], name, &[])
     }

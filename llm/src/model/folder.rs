@@ -21,9 +21,9 @@ const POOLING: &str = "1_Pooling/config.json";
 /// The file that marks such a folder.
 pub(super) const CONFIG: &str = "config.json";
 /// The index from weights to files, if there are several.
-const INDEX: &str = "model.safetensors.index.json";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// The only file of weights, if there is just one.
-const WEIGHTS: &str = "model.safetensors";
+pub(super) const WEIGHTS: &str = "model.safetensors";
 /// The name of the template for conversations with tools, if a model has several.
 const TOOL_USE: &str = "tool_use";
 /// Names of a tokeniser's marks in templates.
@@ -216,7 +216,7 @@ fn read_licence(folder: &Path) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-fn read_weights(folder: &Path) -> Result<Weights, ModelError> {
+pub(super) fn read_weights(folder: &Path) -> Result<Weights, ModelError> {
     let index: Option<Index> = json_if_there(&folder.join(INDEX))?;
     let files: BTreeSet<String> = match index {
         Some(index) => index.weight_map.into_values().collect(),

@@ -13,3 +13,4 @@ mod gguf_writer;
 mod gpus;
 mod k_quants;
 mod tokenisers;
+mod training;

@@ -89,8 +89,12 @@ impl Training {
         let target = batch_type(&data.target, settings.batch);
         let target = (data.target_name.as_str(), &target);
         let step = build_step_graph(model, &batch, target, &settings.recipe)?;
-        if settings.recipe.loss == Loss::CrossEntropy {
-            check_labels(&data, step.classes.unwrap_or(0))?;
+        if settings.recipe.loss.has_labels() {
+            let first = match settings.recipe.loss {
+                Loss::CountedCrossEntropy => i64::MIN,
+                _ => 0,
+            };
+            check_labels(&data, first, step.classes.unwrap_or(0))?;
         }
         Ok(Training {
             step,
@@ -197,8 +201,8 @@ fn check_floats(data: &TrainingData) -> Result<(), TrainingError> {
     Ok(())
 }
 
-/// Checks that each label is one of the classes.
-fn check_labels(data: &TrainingData, classes: usize) -> Result<(), TrainingError> {
+/// Checks that each label is one of the classes, or below 0 and at least `first`.
+fn check_labels(data: &TrainingData, first: i64, classes: usize) -> Result<(), TrainingError> {
     let labels = match data.target.dtype() {
         DType::I32 => data.target.to_vec::<i32>().map(|all| {
             let all = all.into_iter();
@@ -207,7 +211,9 @@ fn check_labels(data: &TrainingData, classes: usize) -> Result<(), TrainingError
         _ => data.target.to_vec::<i64>(),
     };
     let labels = labels.expect("the step was built for labels of these types");
-    let is_class = |label: i64| usize::try_from(label).is_ok_and(|label| label < classes);
+    let is_class = |label: i64| {
+        (first <= label && label < 0) || usize::try_from(label).is_ok_and(|it| it < classes)
+    };
     let Some(place) = labels.iter().position(|label| !is_class(*label)) else {
         return Ok(());
     };

@@ -41,6 +41,7 @@ mod text_writing;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use souk_llm::adapter::Adapter;
 use souk_llm::bundled_model;
 use souk_llm::chat::{ChatTemplate, Conversation, Message};
 use souk_llm::model::{Card, LanguageModel};
@@ -92,13 +93,27 @@ pub fn open_model(
     path: &Path,
     context: Option<usize>,
 ) -> Result<(LanguageModel, TextModel), TextError> {
-    let model = match path == Path::new(bundled_model::NAME) && !path.exists() {
+    open_adapted_model(path, None, context)
+}
+
+/// Opens such a model with the adapter in a folder, which souk adds to its weights.
+pub fn open_adapted_model(
+    path: &Path,
+    adapter: Option<&Path>,
+    context: Option<usize>,
+) -> Result<(LanguageModel, TextModel), TextError> {
+    let mut model = match path == Path::new(bundled_model::NAME) && !path.exists() {
         true => {
             let folder = tempfile::Builder::new().prefix("souk-model-").tempdir();
             bundled_model::open_bundled(folder.map_err(TextError::unexpected)?.path())
         }
         false => LanguageModel::open(path),
     }?;
+    if let Some(folder) = adapter {
+        let merged = Adapter::read(folder).and_then(|adapter| model.merge_adapter(&adapter));
+        let hint = "give the folder that `souk train` or PEFT wrote, and the model it is for";
+        merged.map_err(|error| TextError::input(error, hint))?;
+    }
     let text_model = TextModel {
         card: model.card.clone(),
         tokenizer: model.tokenizer.clone(),

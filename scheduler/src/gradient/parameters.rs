@@ -3,6 +3,8 @@
 //! ONNX does not say which constants are trained. So a parameter is any initialiser that is f32,
 //! has a dimension, is not frozen by name, and has an effect on the loss.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use souk_memory::{DType, Tensor};
 use souk_onnx::{
@@ -14,6 +16,15 @@ use super::GradientError;
 
 /// The most elements that all parameters can have together: a vector of 1 GiB.
 pub const ELEMENTS_MAX: usize = 1 << 28;
+
+/// The initialisers that are trained, of those that can be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// All but those whose names begin with one of these.
+    AllBut(Vec<String>),
+    /// Only those whose names begin so.
+    Only(String),
+}
 
 /// One trained initialiser, as a part of the vector of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +53,28 @@ pub struct Parameters(Vec<Parameter>);
 pub(super) struct Candidate {
     pub name: String,
     pub value: Tensor,
+}
+
+impl Selection {
+    /// Returns the beginnings of names that the selection has.
+    #[must_use]
+    pub fn prefixes(&self) -> &[String] {
+        match self {
+            Self::AllBut(prefixes) => prefixes,
+            Self::Only(prefix) => std::slice::from_ref(prefix),
+        }
+    }
+
+    fn has_name(&self, name: &str) -> bool {
+        let is_named = self
+            .prefixes()
+            .iter()
+            .any(|it| name.starts_with(it.as_str()));
+        match self {
+            Self::AllBut(_) => !is_named,
+            Self::Only(_) => is_named,
+        }
+    }
 }
 
 impl Parameters {
@@ -93,6 +126,27 @@ impl Parameters {
         self.0.iter().map(Parameter::elements).sum()
     }
 
+    /// Returns the parts of a vector as tensors, by the names of the initialisers.
+    ///
+    /// # Panics
+    /// If the vector is not one of these parameters.
+    #[must_use]
+    pub fn split_vector(&self, vector: &Tensor) -> BTreeMap<String, Tensor> {
+        let values = vector.to_vec::<f32>().expect("parameters are f32");
+        assert_eq!(
+            values.len(),
+            self.elements(),
+            "a vector of these parameters"
+        );
+        let part = |parameter: &Parameter| {
+            let part = &values[parameter.start..parameter.start + parameter.elements()];
+            let tensor = Tensor::from_vec(parameter.dims.clone(), part.to_vec());
+            let tensor = tensor.expect("a part has the elements of its parameter");
+            (parameter.name.clone(), tensor)
+        };
+        self.0.iter().map(part).collect()
+    }
+
     /// Returns the model with the values of a vector as its initialisers; all else is as it was.
     ///
     /// # Errors
@@ -102,23 +156,15 @@ impl Parameters {
     /// If the vector is not one of these parameters.
     pub fn write_to_model(&self, model: Bytes, vector: &Tensor) -> Result<Bytes, GradientError> {
         let mut model = decode_model(model)?;
-        let values = vector.to_vec::<f32>().expect("parameters are f32");
-        assert_eq!(
-            values.len(),
-            self.elements(),
-            "a vector of these parameters"
-        );
+        let tensors = self.split_vector(vector);
         let graph = model.graph.get_or_insert_default();
         for initialiser in &mut graph.initializer {
-            let mut all = self.0.iter();
-            let Some(parameter) = all.find(|it| it.name == initialiser.name()) else {
+            let name = initialiser.name().to_owned();
+            let Some(tensor) = tensors.get(&name) else {
                 continue;
             };
-            let part = &values[parameter.start..parameter.start + parameter.elements()];
-            let tensor = Tensor::from_vec(parameter.dims.clone(), part.to_vec());
-            let tensor = tensor.expect("a part has the elements of its parameter");
             let doc = initialiser.doc_string.take();
-            *initialiser = tensor_to_proto(parameter.name.clone(), &tensor);
+            *initialiser = tensor_to_proto(name, tensor);
             initialiser.doc_string = doc;
         }
         Ok(encode_model(&model))
@@ -132,13 +178,14 @@ impl Parameters {
 /// [`GradientError`] if one is not readable, or a prefix names none.
 pub(super) fn take_candidates(
     model: &mut ModelProto,
-    frozen: &[String],
+    selection: &Selection,
 ) -> Result<Vec<Candidate>, GradientError> {
     let Some(graph) = &mut model.graph else {
         return Ok(Vec::new());
     };
     let names = || graph.initializer.iter().map(|it| it.name());
-    if let Some(prefix) = frozen
+    if let Some(prefix) = selection
+        .prefixes()
         .iter()
         .find(|prefix| !names().any(|name| name.starts_with(prefix.as_str())))
     {
@@ -150,7 +197,7 @@ pub(super) fn take_candidates(
     for initialiser in std::mem::take(&mut graph.initializer) {
         let name = initialiser.name().to_owned();
         let is_float = initialiser.data_type() == DType::F32.onnx_code();
-        let is_frozen = frozen.iter().any(|it| name.starts_with(it.as_str()));
+        let is_frozen = !selection.has_name(&name);
         let is_empty = initialiser.element_count() == Some(0);
         if !is_float || initialiser.dims.is_empty() || is_frozen || is_empty {
             kept.push(initialiser);

@@ -8,6 +8,7 @@ pub mod loss;
 mod norm;
 mod pointwise;
 mod pooling;
+mod rotary;
 mod shape;
 
 use super::GradientError;
@@ -36,9 +37,12 @@ pub(super) fn differentiate_node(
         "Pow" => pointwise::differentiate_power(view, gradient, writer),
         "Neg" | "Relu" | "LeakyRelu" | "Sigmoid" | "Tanh" | "Exp" | "Log" | "Sqrt" | "Erf"
         | "Reciprocal" | "Abs" => pointwise::differentiate_function(view, gradient, writer),
+        "Swish" => pointwise::differentiate_swish(view, gradient, writer),
         "Softmax" | "LogSoftmax" => norm::differentiate_softmax(view, gradient, writer),
         "ReduceSum" | "ReduceMean" => norm::differentiate_reduction(view, gradient, writer),
         "LayerNormalization" => norm::differentiate_layer_norm(view, gradient, writer),
+        "RMSNormalization" => norm::differentiate_rms_norm(view, gradient, writer),
+        "RotaryEmbedding" => rotary::differentiate_rotation(view, gradient, writer),
         "BatchNormalization" => norm::differentiate_batch_norm(view, gradient, writer),
         "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => {
             shape::differentiate_reshape(view, gradient, writer)

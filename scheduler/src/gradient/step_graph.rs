@@ -18,7 +18,7 @@ use souk_onnx::{
 use super::GradientError;
 use super::adamw::AdamW;
 use super::node_view::known_dims;
-use super::parameters::{Candidate, Parameters, take_candidates};
+use super::parameters::{Candidate, Parameters, Selection, take_candidates};
 use super::rules::loss::{Loss, LossValue};
 use super::sgd::Sgd;
 use super::tape::Tape;
@@ -55,8 +55,8 @@ pub struct Recipe {
     pub optimizer: Optimizer,
     /// The output of which the loss is taken; none for the model's only one.
     pub output: Option<String>,
-    /// Beginnings of the names of initialisers that stay as they are.
-    pub frozen: Vec<String>,
+    /// Which initialisers are trained.
+    pub selection: Selection,
 }
 
 /// The graph of one training step.
@@ -162,7 +162,7 @@ pub fn build_step_graph(
         });
     }
     check_inputs(&decoded, batch)?;
-    let candidates = take_candidates(&mut decoded, &recipe.frozen)?;
+    let candidates = take_candidates(&mut decoded, &recipe.selection)?;
     let graph = import_forward(&decoded, batch, &candidates)?;
     let (output, value) = find_output(&graph, recipe)?;
     let target = LossValue {
@@ -198,7 +198,7 @@ pub fn build_step_graph(
     draft.fix_constants(&constant);
     let step = draft.finish(&gradients, &loss.loss, &target);
     let states = initial_states(&recipe.optimizer, vector);
-    let is_classes = recipe.loss == Loss::CrossEntropy;
+    let is_classes = recipe.loss.has_labels();
     Ok(StepGraph {
         classes: value.dims.last().copied().filter(|_| is_classes),
         model: encode_model(&step),
@@ -296,7 +296,7 @@ fn find_output(graph: &Graph, recipe: &Recipe) -> Result<(ValueId, LossValue), G
         }
     };
     let producer = graph.value(output).producer().map(|id| graph.node(id));
-    if let Some(node) = producer.filter(|_| recipe.loss == Loss::CrossEntropy)
+    if let Some(node) = producer.filter(|_| recipe.loss.has_labels())
         && node.operator_name() == "Softmax"
         && let Some(Some(logits)) = node.inputs.first()
     {

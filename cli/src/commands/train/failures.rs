@@ -4,7 +4,6 @@
 use souk_node::buyer::training::{TrainingEnd, TrainingError};
 use souk_node::scheduler::gradient::GradientError;
 
-use super::report::WrittenModel;
 use crate::commands::submit::{from_ended, from_import, from_quote};
 use crate::failure::{Failure, Kind};
 
@@ -50,13 +49,9 @@ fn gradient_hint(error: &GradientError) -> &'static str {
     }
 }
 
-/// Converts the end of a run into a failure, unless all steps are done.
-pub fn from_end(
-    end: TrainingEnd,
-    done: u64,
-    steps: u64,
-    written: &WrittenModel,
-) -> Option<Failure> {
+/// Converts the end of a run into a failure, unless all steps are done. The note says where the
+/// result of the steps so far is.
+pub fn from_end(end: TrainingEnd, done: u64, steps: u64, note: Option<String>) -> Option<Failure> {
     let mut failure = match end {
         TrainingEnd::Done => return None,
         TrainingEnd::Stopped => {
@@ -80,8 +75,6 @@ pub fn from_end(
         }
         TrainingEnd::Lost(unfinished) => from_ended(&unfinished, None),
     };
-    if let Some(note) = written.describe_partial(done) {
-        failure.notes.push(note);
-    }
+    failure.notes.extend(note);
     Some(failure.with([("steps_done", done.into()), ("steps", steps.into())]))
 }

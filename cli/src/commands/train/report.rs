@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use bytes::Bytes;
 use serde_json::{Value, json};
 use souk_node::buyer::job::Limits;
 use souk_node::buyer::training::{ExampleOrder, Training, TrainingEvent, TrainingResult};
@@ -12,6 +11,7 @@ use souk_node::market::Credits;
 use souk_node::memory::ContentId;
 use souk_node::scheduler::gradient::{Optimizer, StepGraph};
 
+use super::subject::Subject;
 use crate::args::{Output, TrainArgs};
 use crate::commands::submit::write_each;
 use crate::failure::{Failure, Kind};
@@ -25,39 +25,50 @@ const LINES: u64 = 50;
 const MICRO: f64 = 1e6;
 
 /// Describes what is trained, in lines for people.
-pub fn describe_training(training: &Training) -> Vec<String> {
+pub fn describe_training(subject: &Subject, training: &Training) -> Vec<String> {
     let (step, settings) = (&training.step, &training.settings);
     let states: u64 = step.states.values().map(|it| it.bytes().len() as u64).sum();
     let passes = settings.steps as f64 / training.steps_per_pass() as f64;
-    vec![
-        format!(
-            "training: {} of {} examples ({passes:.1} passes), {} of \"{}\" by {}",
-            format_count(settings.steps, "step"),
-            settings.batch,
-            settings.recipe.loss.name(),
-            step.output,
-            settings.recipe.optimizer.name(),
-        ),
-        format!(
-            "  {} in {}, {} of parameters and states; the provider sees model and examples",
-            format_count(show::to_u64(step.parameters.elements()), "parameter"),
-            format_count(show::to_u64(step.parameters.count()), "initialiser"),
-            format_bytes(states),
-        ),
-    ]
+    let mut lines = vec![format!(
+        "training: {} of {} examples ({passes:.1} passes), {} of \"{}\" by {}",
+        format_count(settings.steps, "step"),
+        settings.batch,
+        settings.recipe.loss.name(),
+        step.output,
+        settings.recipe.optimizer.name(),
+    )];
+    lines.extend(subject.describe_line());
+    lines.push(format!(
+        "  {} in {}, {} of parameters and states; the provider sees model and examples",
+        format_count(show::to_u64(step.parameters.elements()), "parameter"),
+        format_count(show::to_u64(step.parameters.count()), "initialiser"),
+        format_bytes(states),
+    ));
+    lines
 }
 
 /// Shows the plan of a run.
-pub fn show_plan(output: Output, training: &Training, quote: &Quote, limits: &Limits) {
+pub fn show_plan(
+    output: Output,
+    subject: &Subject,
+    training: &Training,
+    quote: &Quote,
+    limits: &Limits,
+) {
     let (step, settings) = (&training.step, &training.settings);
     let memory = quote.graph.summary().memory_bytes_peak;
     // A quote is for the steps of one lease.
     let leases = settings.steps as f64 / f64::from(quote.requests.max(1));
     let seconds = quote.run_seconds() * leases;
     let price = (quote.price().0 as f64 * leases).ceil() as u64;
+    let examples = settings.steps as f64 * settings.batch as f64;
+    let tokens = subject.tokens_per_example().map(|tokens| tokens * examples);
+    let per_million = tokens.map(|tokens| (price as f64 / tokens * 1e6).ceil() as u64);
     match output {
         Output::Json => show::print_json(&json!({
             "steps": settings.steps,
+            "tokens": tokens.map(|tokens| tokens.round() as u64),
+            "price_micro_per_million_tokens": per_million,
             "steps_per_pass": training.steps_per_pass(),
             "parameters": step.parameters.elements(),
             "initialisers": step.parameters.count(),
@@ -67,13 +78,19 @@ pub fn show_plan(output: Output, training: &Training, quote: &Quote, limits: &Li
             "plan": plan_json::to_json(quote),
         })),
         Output::Text => {
-            let mut text = describe_training(training);
+            let mut text = describe_training(subject, training);
             text.push(format!(
                 "  about {:.3} s and {} credits in all; {} of memory at the provider",
                 seconds,
                 format_credits(price),
                 format_bytes(memory),
             ));
+            if let (Some(tokens), Some(per_million)) = (tokens, per_million) {
+                text.push(format!(
+                    "  {tokens:.0} tokens in all, {} credits for a million",
+                    format_credits(per_million)
+                ));
+            }
             if quote.requests < u32::try_from(settings.steps).unwrap_or(u32::MAX) {
                 let count = u64::from(quote.requests);
                 let steps = format_count(count, "step");
@@ -184,8 +201,8 @@ impl Progress {
 pub struct TrainingReport<'a> {
     pub args: &'a TrainArgs,
     pub training: &'a Training,
-    /// The model before training.
-    pub model: Bytes,
+    /// What is trained, as it was before.
+    pub subject: &'a Subject,
     pub result: &'a TrainingResult,
 }
 
@@ -203,27 +220,25 @@ impl TrainingReport<'_> {
     /// Writes the receipts, the report, and the model unless no step was done. The model is the
     /// largest, so it comes last. Without a step and a receipt, the files of an earlier run stay.
     pub fn write(&self, out: &Path) -> Result<WrittenModel, Failure> {
-        let (step, result) = (&self.training.step, self.result);
+        let (subject, result) = (self.subject, self.result);
         let vector = &result.states[&StepGraph::parameters_input()];
-        let tuned = step.parameters.write_to_model(self.model.clone(), vector);
-        let tuned = tuned.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
+        let tuned = subject.encode_result(self.training, vector, out)?;
         let is_trained = !result.losses.is_empty();
         let mut facts = self.describe();
-        let path = out.with_extension("json");
-        if is_trained {
-            let hash = ContentId::for_content(&tuned).to_string();
+        let path = subject.report_path(out);
+        if let Some(numbers) = tuned.last().filter(|_| is_trained) {
+            let hash = ContentId::for_content(&numbers.bytes).to_string();
             facts["tuned"] = json!({ "file": out, "blake3": hash });
         }
         let has_facts = is_trained || !result.receipts.is_empty();
         if has_facts {
-            let folder = out.parent().unwrap_or(Path::new(""));
-            write_each(folder, &result.receipts)?;
+            write_each(&subject.folder(out), &result.receipts)?;
             let text = serde_json::to_vec_pretty(&facts);
             let text = text.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
             files::write(&path, &text)?;
         }
-        if is_trained {
-            files::write(out, &tuned)?;
+        for file in tuned.iter().filter(|_| is_trained) {
+            files::write(&file.path, &file.bytes)?;
         }
         Ok(WrittenModel {
             model: is_trained.then(|| out.to_owned()),
@@ -281,11 +296,8 @@ impl TrainingReport<'_> {
         let parameters = self.training.step.parameters.iter();
         let parameters = parameters.map(|it| json!({ "name": it.name, "dims": it.dims }));
         let spent: u64 = self.result.receipts.iter().map(|it| it.body.amount.0).sum();
-        json!({
-            "model": {
-                "file": self.args.model,
-                "blake3": ContentId::for_content(&self.model).to_string(),
-            },
+        let mut facts = self.subject.describe_facts(&self.args.model);
+        let run = json!({
             "data": tensors.collect::<serde_json::Map<String, Value>>(),
             "recipe": {
                 "loss": settings.recipe.loss.name(),
@@ -295,14 +307,18 @@ impl TrainingReport<'_> {
                 "steps": settings.steps,
                 "batch": settings.batch,
                 "order": order,
-                "frozen": settings.recipe.frozen,
+                "frozen": settings.recipe.selection.prefixes(),
             },
             "parameters": parameters.collect::<Vec<Value>>(),
             "steps_done": self.result.losses.len(),
             "losses": self.result.losses,
             "spent_micro": spent,
             "receipts": self.result.receipts,
-        })
+        });
+        if let (Value::Object(facts), Value::Object(run)) = (&mut facts, run) {
+            facts.extend(run);
+        }
+        facts
     }
 }
 

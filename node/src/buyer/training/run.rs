@@ -14,7 +14,8 @@ use tokio::time::Instant;
 use super::Training;
 use crate::buyer::job::{Job, Limits, RequestInputs};
 use crate::buyer::{
-    Answer, Buyer, End, JobEvent, JobResult, Quote, QuoteError, Requests, Submission, UnfinishedJob,
+    Answer, Buyer, End, JobEvent, JobResult, Quote, QuoteError, Reason, Requests, Submission,
+    UnfinishedJob,
 };
 
 /// The most steps of one lease. Its receipt names what they made, and a lease of a longer time
@@ -181,7 +182,8 @@ impl TrainingRun<'_> {
             }
             fruitless = if position > done { 0 } else { fruitless + 1 };
             let is_lied_to = course.has_bad_answer;
-            let is_lost = unfinished.is_some() && !course.is_stopped;
+            let is_lost = unfinished.as_ref().is_some_and(|it| is_fault(&it.how));
+            let is_lost = is_lost && !course.is_stopped;
             if course.is_provider_bad(provider, is_lost) || position == done {
                 excluded.push(provider);
             }
@@ -377,6 +379,12 @@ impl TrainingRun<'_> {
     }
 }
 
+/// Returns whether the provider may be at fault for the end of its lease. It is not if the time of
+/// the lease was over, because the plan expected quicker steps.
+fn is_fault(how: &End) -> bool {
+    !matches!(how, End::Done | End::Failed(Reason::NoPlan(_)))
+}
+
 /// Returns whether all elements of a state are finite.
 fn is_finite(state: &Tensor) -> bool {
     let elements = state.to_vec::<f32>();
@@ -425,5 +433,23 @@ impl Course {
         };
         self.spent = Credits(self.spent.0.saturating_add(cost));
         (receipts, unfinished)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buyer::{NoPlan, NoPlanKind};
+
+    #[test]
+    fn a_lease_whose_time_is_over_is_no_fault_of_its_provider() {
+        let over = NoPlan {
+            kind: NoPlanKind::Other,
+            text: "the session's leases are over".to_owned(),
+        };
+        assert!(!is_fault(&End::Failed(Reason::NoPlan(over))));
+        let gone = Reason::Unknown(AccountKey([7; 32]));
+        assert!(is_fault(&End::Failed(gone)));
+        assert!(is_fault(&End::Cancelled));
     }
 }

@@ -34,7 +34,7 @@ fn settings(batch: usize) -> TrainingSettings {
             loss: Loss::CrossEntropy,
             optimizer: souk_scheduler::gradient::Optimizer::AdamW(Default::default()),
             output: None,
-            frozen: Vec::new(),
+            selection: souk_scheduler::gradient::Selection::AllBut(Vec::new()),
         },
     }
 }

@@ -12,6 +12,9 @@ use crate::gradient::writer::Writer;
 pub enum Loss {
     /// The cross-entropy of logits, whose last axis is the classes, with integers as labels.
     CrossEntropy,
+    /// The same over the labels from 0: the sum over them, divided by their number. A negative
+    /// label does not count. It is for tokens of which only some are answers.
+    CountedCrossEntropy,
     /// The mean of the squared differences.
     MeanSquaredError,
 }
@@ -38,8 +41,15 @@ impl Loss {
     pub fn name(self) -> &'static str {
         match self {
             Loss::CrossEntropy => "cross-entropy",
+            Loss::CountedCrossEntropy => "cross-entropy of the answers",
             Loss::MeanSquaredError => "mse",
         }
+    }
+
+    /// Returns whether the targets are numbers of classes.
+    #[must_use]
+    pub fn has_labels(self) -> bool {
+        self != Loss::MeanSquaredError
     }
 
     /// Checks that a target fits an output.
@@ -56,9 +66,13 @@ impl Loss {
                 &[DType::I64, DType::I32],
                 &output.dims[..output.dims.len().saturating_sub(1)],
             ),
+            Loss::CountedCrossEntropy => (
+                &[DType::I64],
+                &output.dims[..output.dims.len().saturating_sub(1)],
+            ),
             Loss::MeanSquaredError => (std::slice::from_ref(&output.dtype), &output.dims),
         };
-        let has_classes = self != Loss::CrossEntropy || output.dims.len() > 1;
+        let has_classes = !self.has_labels() || output.dims.len() > 1;
         if types.contains(&target.dtype) && target.dims == dims && has_classes {
             return Ok(());
         }
@@ -86,6 +100,7 @@ impl Loss {
     ) -> WrittenLoss {
         match self {
             Loss::CrossEntropy => write_cross_entropy(output, target, writer),
+            Loss::CountedCrossEntropy => write_counted_cross_entropy(output, target, writer),
             Loss::MeanSquaredError => write_squared_error(output, target, writer),
         }
     }
@@ -114,6 +129,52 @@ fn write_cross_entropy(output: &LossValue, target: &LossValue, writer: &mut Writ
     let shares = writer.add("Div", &[&exponentials, &sum]);
     let difference = writer.add("Sub", &[&shares, &chosen]);
     let gradient = writer.scale(&difference, share);
+    WrittenLoss { loss, gradient }
+}
+
+/// Of a row of logits, this reads the labelled one instead of a product with a row of zeros and a
+/// one, because a vocabulary is much longer than the classes of a classifier.
+fn write_counted_cross_entropy(
+    output: &LossValue,
+    target: &LossValue,
+    writer: &mut Writer,
+) -> WrittenLoss {
+    let axis = output.dims.len() - 1;
+    let rows = [&output.dims[..axis], &[1]].concat();
+    let first = writer.add_int(0);
+    let is_ignored = writer.add("Less", &[&target.name, &first]);
+    let labels = writer.add("Where", &[&is_ignored, &first, &target.name]);
+    let is_ignored = writer.reshape(&is_ignored, &rows);
+    let is_counted = writer.add("Not", &[&is_ignored]);
+    let counted = writer.cast_to_float(&is_counted);
+    let all: Vec<usize> = (0..rows.len()).collect();
+    let count = writer.reduce_sum(&counted, &all);
+    let one = writer.add_float(1.0);
+    // A batch without a counted label has the loss 0.
+    let count = writer.add("Max", &[&count, &one]);
+    let largest = writer.reduce_max(&output.name, axis);
+    let logits = writer.add("Sub", &[&output.name, &largest]);
+    let exponentials = writer.add("Exp", &[&logits]);
+    let sum = writer.reduce_sum(&exponentials, &[axis]);
+    let logarithm = writer.add("Log", &[&sum]);
+    let places = writer.reshape(&labels, &rows);
+    let node = NodeProto::for_operator("GatherElements", &[&logits, &places], "");
+    let chosen = writer.add_node(node.with("axis", axis as i64));
+    let terms = writer.add("Sub", &[&logarithm, &chosen]);
+    let zero = writer.add_float(0.0);
+    let terms = writer.add("Where", &[&is_ignored, &zero, &terms]);
+    let total = write_total(&terms, &rows, 1.0, writer);
+    let divisor = writer.reshape(&count, &[]);
+    let loss = writer.add("Div", &[&total, &divisor]);
+    let share = writer.add("Div", &[&counted, &count]);
+    let factor = writer.add("Div", &[&share, &sum]);
+    let shares = writer.add("Mul", &[&exponentials, &factor]);
+    let depth = writer.add_int(output.dims[axis] as i64);
+    let values = writer.add_floats(&[0.0, 1.0]);
+    let node = NodeProto::for_operator("OneHot", &[&labels, &depth, &values], "");
+    let is_label = writer.add_node(node.with("axis", -1));
+    let expected = writer.add("Mul", &[&is_label, &share]);
+    let gradient = writer.add("Sub", &[&shares, &expected]);
     WrittenLoss { loss, gradient }
 }
 

@@ -137,6 +137,39 @@ pub(super) fn differentiate_layer_norm(
     Ok(gradients)
 }
 
+/// `RMSNormalization`: as `LayerNormalization` without the means. With `n = x / root` and
+/// `h = G·scale`, the gradient of the input is `(h − n·mean(h·n)) / root`.
+pub(super) fn differentiate_rms_norm(
+    view: &NodeView<'_>,
+    gradient: &str,
+    writer: &mut Writer,
+) -> Gradients {
+    let (x, dims) = (view.input(0)?, view.input_dims(0)?);
+    let first = view.axis(-1, dims.len())?;
+    let axes: Vec<usize> = (first..dims.len()).collect();
+    let epsilon = view.node.proto.float("epsilon").unwrap_or(EPSILON);
+    let squares = writer.add("Mul", &[x, x]);
+    let mean = write_mean(writer, &squares, &axes, &dims);
+    let epsilon = writer.add_float(f64::from(epsilon));
+    let mean = writer.add("Add", &[&mean, &epsilon]);
+    let root = writer.add("Sqrt", &[&mean]);
+    let normal = writer.add("Div", &[x, &root]);
+    let mut gradients = vec![None, None];
+    if view.is_wanted(0) {
+        let scaled = writer.add("Mul", &[gradient, view.input(1)?]);
+        let product = writer.add("Mul", &[&scaled, &normal]);
+        let slope = write_mean(writer, &product, &axes, &dims);
+        let along = writer.add("Mul", &[&normal, &slope]);
+        let rest = writer.add("Sub", &[&scaled, &along]);
+        gradients[0] = Some(writer.add("Div", &[&rest, &root]));
+    }
+    if view.is_wanted(1) {
+        let product = writer.add("Mul", &[gradient, &normal]);
+        gradients[1] = Some(writer.unbroadcast(&product, &dims, &view.input_dims(1)?));
+    }
+    Ok(gradients)
+}
+
 /// `BatchNormalization` with the stored statistics, which stay as they are.
 pub(super) fn differentiate_batch_norm(
     view: &NodeView<'_>,

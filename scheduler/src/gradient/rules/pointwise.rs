@@ -162,3 +162,20 @@ pub(super) fn differentiate_function(
     };
     Ok(vec![Some(gradient)])
 }
+
+/// `Swish`: with `s` the sigmoid of `α·x`, the slope of `x·s` is `s + α·x·s·(1 − s)`.
+pub(super) fn differentiate_swish(
+    view: &NodeView<'_>,
+    gradient: &str,
+    writer: &mut Writer,
+) -> Gradients {
+    let alpha = f64::from(view.node.proto.float("alpha").unwrap_or(1.0));
+    let one = writer.add_float(1.0);
+    let scaled = writer.scale(view.input(0)?, alpha);
+    let open = writer.add("Sigmoid", &[&scaled]);
+    let rest = writer.add("Sub", &[&one, &open]);
+    let bend = writer.add("Mul", &[view.output()?, &rest]);
+    let bend = writer.scale(&bend, alpha);
+    let slope = writer.add("Add", &[&open, &bend]);
+    Ok(vec![Some(writer.add("Mul", &[gradient, &slope]))])
+}

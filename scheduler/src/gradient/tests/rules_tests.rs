@@ -142,6 +142,37 @@ fn normalisations() {
 }
 
 #[test]
+fn pieces_of_decoders() {
+    for (axis, dims) in [(-1, &[4][..]), (1, &[3, 4])] {
+        let norm = node("RMSNormalization", &["x", "s"]).with("axis", axis);
+        let inputs = vec![("x", doubles(&[2, 3, 4], 7)), ("s", positive(dims, 8))];
+        Case::of_operator(norm, inputs).with_opset(24).check();
+    }
+    for alpha in [1.0_f32, 1.5] {
+        let swish = node("Swish", &["x"]).with("alpha", alpha);
+        let x = vec![("x", doubles(&[2, 3], 9))];
+        Case::of_operator(swish, x).with_opset(24).check();
+    }
+    // All numbers of a head rotate, or the first four; pairs are half the width apart, or next to
+    // each other.
+    for (part, interleaved) in [(0, 0), (4, 0), (4, 1)] {
+        let rotation = node("RotaryEmbedding", &["x", "c", "s", "p"])
+            .with("rotary_embedding_dim", part)
+            .with("interleaved", interleaved);
+        let half = if part == 0 { 3 } else { 2 };
+        Case::of_operator(rotation, vec![("x", doubles(&[2, 2, 3, 6], 12))])
+            .with_constant("c", doubles(&[5, half], 13))
+            .with_constant("s", doubles(&[5, half], 14))
+            .with_constant(
+                "p",
+                Tensor::from_vec([2, 3], vec![0_i64, 1, 2, 4, 3, 1]).unwrap(),
+            )
+            .with_opset(24)
+            .check();
+    }
+}
+
+#[test]
 fn moves_of_elements() {
     let x = || vec![("x", doubles(&[2, 3, 4], 12))];
     let reshape = Case::of_operator(node("Reshape", &["x", "to"]), x());
@@ -274,6 +305,7 @@ fn losses() {
     let labels = Tensor::from_vec([3], vec![1_i64, 0, 3]).unwrap();
     let cases = [
         (Loss::CrossEntropy, labels),
+        (Loss::CountedCrossEntropy, ints(&[1, -100, 3])),
         (Loss::MeanSquaredError, doubles(&[3, 4], 20)),
     ];
     for (loss, target) in cases {
@@ -293,6 +325,23 @@ fn losses() {
             );
         }
     }
+}
+
+#[test]
+fn labels_that_do_not_count_change_neither_loss_nor_gradient() {
+    let logits = doubles(&[3, 4], 22);
+    let whole = logits.to_vec::<f64>().unwrap();
+    let some = Tensor::from_vec([2, 4], [&whole[..4], &whole[8..]].concat()).unwrap();
+    let counted = Loss::CountedCrossEntropy;
+    let (loss, gradient) = loss_of(counted, &logits, &ints(&[1, -1, 3]));
+    let (expected, rows) = loss_of(Loss::CrossEntropy, &some, &ints(&[1, 3]));
+    assert!((loss - expected).abs() < 1e-12, "{loss} {expected}");
+    assert_eq!(gradient[4..8], [0.0; 4]);
+    for (found, expected) in [&gradient[..4], &gradient[8..]].concat().iter().zip(rows) {
+        assert!((found - expected).abs() < 1e-12, "{found} {expected}");
+    }
+    let (loss, gradient) = loss_of(counted, &logits, &ints(&[-1, -1, -1]));
+    assert_eq!((loss, gradient), (0.0, vec![0.0; 12]));
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn recipe(optimizer: Optimizer) -> Recipe {
         loss: Loss::CrossEntropy,
         optimizer,
         output: None,
-        frozen: Vec::new(),
+        selection: Selection::AllBut(Vec::new()),
     }
 }
 
@@ -196,7 +196,7 @@ fn a_frozen_initialiser_has_no_part_in_the_parameters() {
     let all = build(&recipe(adamw())).unwrap();
     let frozen = vec!["block".to_owned(), "stem".to_owned()];
     let some = build(&Recipe {
-        frozen,
+        selection: Selection::AllBut(frozen),
         ..recipe(adamw())
     });
     let some = some.unwrap();
@@ -228,7 +228,7 @@ fn what_cannot_be_trained_is_refused_with_its_reason() {
     let error = refused(("images", &labels), &recipe(adamw()));
     assert!(matches!(error, GradientError::Name { .. }), "{error}");
     let frozen = |prefix: &str| Recipe {
-        frozen: vec![prefix.to_owned()],
+        selection: Selection::AllBut(vec![prefix.to_owned()]),
         ..recipe(adamw())
     };
     let error = refused(("labels", &labels), &frozen("tail"));

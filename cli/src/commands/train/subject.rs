@@ -1,0 +1,120 @@
+//! What `souk train` trains: a whole ONNX model, or the adapter of a language model. Each has its
+//! own files for the result.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use souk_node::buyer::training::Training;
+use souk_node::memory::{ContentId, Tensor};
+
+#[cfg(feature = "generate")]
+use super::language::AdapterSubject;
+use super::onnx_model;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::files;
+
+/// What is trained.
+pub enum Subject {
+    /// The weights of an ONNX model, whose bytes before training these are.
+    Model(Bytes),
+    /// The adapter of a language model.
+    #[cfg(feature = "generate")]
+    Adapter(Box<AdapterSubject>),
+}
+
+/// A file of a result.
+pub struct ResultFile {
+    pub path: PathBuf,
+    pub bytes: Bytes,
+}
+
+impl Subject {
+    /// Checks that the result can be written to `out`.
+    pub fn prepare_out(&self, out: &Path) -> Outcome {
+        match self {
+            Self::Model(_) => onnx_model::check_out(out)?,
+            #[cfg(feature = "generate")]
+            Self::Adapter(_) => {}
+        }
+        files::prepare_folder(&self.folder(out))
+    }
+
+    /// Returns the folder of the result and its receipts.
+    pub fn folder(&self, out: &Path) -> PathBuf {
+        match self {
+            Self::Model(_) => {
+                let parent = out.parent().filter(|it| !it.as_os_str().is_empty());
+                parent.unwrap_or(Path::new(".")).to_owned()
+            }
+            #[cfg(feature = "generate")]
+            Self::Adapter(_) => out.to_owned(),
+        }
+    }
+
+    /// Returns the path of the report.
+    pub fn report_path(&self, out: &Path) -> PathBuf {
+        match self {
+            Self::Model(_) => out.with_extension("json"),
+            #[cfg(feature = "generate")]
+            Self::Adapter(_) => out.join("train.json"),
+        }
+    }
+
+    /// Returns the files of the result; the last one holds the trained numbers.
+    pub fn encode_result(
+        &self,
+        training: &Training,
+        vector: &Tensor,
+        out: &Path,
+    ) -> Result<Vec<ResultFile>, Failure> {
+        let parameters = &training.step.parameters;
+        match self {
+            Self::Model(model) => {
+                let tuned = parameters.write_to_model(model.clone(), vector);
+                let bytes = tuned.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
+                let path = out.to_owned();
+                Ok(vec![ResultFile { path, bytes }])
+            }
+            #[cfg(feature = "generate")]
+            Self::Adapter(subject) => {
+                let files = subject.encode_result(parameters.split_vector(vector))?;
+                let file = |(name, bytes)| ResultFile {
+                    path: out.join(name),
+                    bytes,
+                };
+                Ok(files.into_iter().map(file).collect())
+            }
+        }
+    }
+
+    /// Returns facts on the model and its data for the report.
+    pub fn describe_facts(&self, path: &Path) -> Value {
+        match self {
+            Self::Model(model) => json!({
+                "model": { "file": path, "blake3": ContentId::for_content(model).to_string() },
+            }),
+            #[cfg(feature = "generate")]
+            Self::Adapter(subject) => subject.describe_facts(path),
+        }
+    }
+
+    /// Returns a line on the model and its data for people, if there is more to say than of any
+    /// model.
+    pub fn describe_line(&self) -> Option<String> {
+        match self {
+            Self::Model(_) => None,
+            #[cfg(feature = "generate")]
+            Self::Adapter(subject) => Some(subject.describe_line()),
+        }
+    }
+
+    /// Returns the mean number of tokens of an example, if examples have tokens.
+    pub fn tokens_per_example(&self) -> Option<f64> {
+        match self {
+            Self::Model(_) => None,
+            #[cfg(feature = "generate")]
+            Self::Adapter(subject) => Some(subject.tokens_per_example()),
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Decoders over whole sequences with adapters, held against PyTorch and PEFT.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use serde::Deserialize;
+use serde_json::Value;
+use souk_llm::adapter::{self, Adapter, AdapterSettings};
+use souk_llm::decoder::{BatchSize, LOGITS, TOKENS};
+use souk_llm::model::{LanguageModel, ModelError, merge_folder};
+use souk_memory::{Bf16, DType, Tensor, safetensors};
+use souk_onnx::subgraph::Subgraph;
+use souk_scheduler::gradient::adamw::AdamW;
+use souk_scheduler::gradient::step_graph::LOSS;
+use souk_scheduler::gradient::{Loss, Optimizer, Recipe, Selection, StepGraph, build_step_graph};
+use souk_scheduler::graph::InputType;
+use souk_vocabulary::processor::Processor;
+
+use super::common;
+use super::decoders::{ROOM, near_within};
+
+/// Of the loss: what 32-bit floats may differ by after twenty steps.
+const LOSS_TOLERANCE: f64 = 1e-5;
+/// Of the largest logit.
+const LOGIT_TOLERANCE: f32 = 1e-4;
+const FAMILIES: [&str; 4] = ["llama", "mistral-window", "qwen2", "qwen3"];
+
+/// What `reference/training.py` found.
+#[derive(Deserialize)]
+struct Case {
+    config: Value,
+    rank: usize,
+    alpha: f64,
+    targets: Vec<String>,
+    batch: usize,
+    learning_rate: f64,
+    tokens: Vec<Vec<i64>>,
+    labels: Vec<Vec<i64>>,
+    losses: Vec<f64>,
+    prompt: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+impl Case {
+    fn read(name: &str) -> Case {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference");
+        let path = format!("{folder}/training-{name}.json");
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    }
+
+    fn model(&self) -> LanguageModel {
+        let folder = tempfile::tempdir().unwrap();
+        common::write_folder(folder.path(), &self.config, &common::weights(&self.config));
+        LanguageModel::open(folder.path()).unwrap()
+    }
+
+    fn settings(&self) -> AdapterSettings {
+        AdapterSettings {
+            rank: self.rank,
+            alpha: self.alpha,
+            targets: self.targets.clone(),
+            seed: 0,
+        }
+    }
+
+    /// The adapter with A of a hash, and B too or zero.
+    fn adapter(&self, model: &LanguageModel, has_up: bool) -> Adapter {
+        let adapter = model.create_adapter(&self.settings()).unwrap();
+        let number = |(name, tensor): (&String, &Tensor)| {
+            if name.contains("lora_B") && !has_up {
+                return (name.clone(), tensor.clone());
+            }
+            let values = common::weight(name, tensor.shape().element_count());
+            let tensor = Tensor::from_vec(tensor.dims(), values).unwrap();
+            (name.clone(), tensor)
+        };
+        let tensors = adapter.tensors().iter().map(number);
+        adapter.with_tensors(tensors.collect())
+    }
+
+    fn batch_rows(all: &[Vec<i64>], rows: RangeInclusive<usize>) -> Tensor {
+        let rows: Vec<&Vec<i64>> = rows.map(|row| &all[row % all.len()]).collect();
+        let dims = [rows.len(), rows[0].len()];
+        let values: Vec<i64> = rows.into_iter().flatten().copied().collect();
+        Tensor::from_vec(dims, values).unwrap()
+    }
+}
+
+#[test]
+fn twenty_steps_have_the_losses_of_pytorch_and_peft() {
+    for name in FAMILIES {
+        let case = Case::read(name);
+        let model = case.model();
+        let size = BatchSize {
+            rows: case.batch,
+            length: case.tokens[0].len(),
+        };
+        let adapter = case.adapter(&model, false);
+        let graph = model.to_training_model(&adapter, size).unwrap();
+        let of_batch = InputType {
+            dtype: DType::I64,
+            dims: vec![size.rows, size.length],
+        };
+        let recipe = Recipe {
+            loss: Loss::CountedCrossEntropy,
+            optimizer: Optimizer::AdamW(AdamW::default()),
+            output: None,
+            selection: Selection::Only(adapter::PREFIX.to_owned()),
+        };
+        let batch = BTreeMap::from([(TOKENS.to_owned(), of_batch.clone())]);
+        let step = build_step_graph(graph, &batch, ("labels", &of_batch), &recipe).unwrap();
+        assert_eq!(step.parameters.count(), adapter.tensors().len());
+        assert_eq!(step.output, LOGITS);
+        let subgraph = Subgraph {
+            model: step.model.clone(),
+            weights: BTreeMap::new(),
+        };
+        let program = common::cpu().compile(&subgraph).unwrap();
+        let mut states = step.states.clone();
+        for (at, expected) in case.losses.iter().enumerate() {
+            let rows = at * case.batch..=at * case.batch + case.batch - 1;
+            let mut given = states.clone();
+            let tokens = Case::batch_rows(&case.tokens, rows.clone());
+            given.insert(TOKENS.to_owned(), tokens);
+            given.insert("labels".to_owned(), Case::batch_rows(&case.labels, rows));
+            let schedule = step.schedule(at as u64, case.learning_rate);
+            given.insert(StepGraph::schedule_input(), schedule);
+            let outputs = program.run(&given).unwrap().outputs;
+            let found = f64::from(outputs[LOSS].to_vec::<f32>().unwrap()[0]);
+            assert!(
+                (found - expected).abs() <= LOSS_TOLERANCE * expected,
+                "{name}, step {at}: {found}, PyTorch {expected}"
+            );
+            states = step.next_states(&outputs).unwrap();
+        }
+        // The trained numbers become an adapter of the same form.
+        let vector = &states[&StepGraph::parameters_input()];
+        let tuned = adapter.with_tensors(step.parameters.split_vector(vector));
+        assert_ne!(tuned, adapter);
+    }
+}
+
+#[test]
+fn an_adapter_in_its_files_gives_the_logits_of_peft() {
+    for name in FAMILIES {
+        let case = Case::read(name);
+        let mut model = case.model();
+        let adapter = case.adapter(&model, true);
+        let folder = tempfile::tempdir().unwrap();
+        for (file, bytes) in adapter.to_files("base").unwrap() {
+            std::fs::write(folder.path().join(file), bytes).unwrap();
+        }
+        let read = Adapter::read(folder.path()).unwrap();
+        assert_eq!(read, adapter);
+        model.merge_adapter(&read).unwrap();
+        let decoder = common::drawing(model.into_decoder(ROOM).unwrap());
+        let program = common::cpu().compile(&decoder.subgraph).unwrap();
+        let mut sequence = common::sequence(&*program, &decoder, ROOM);
+        let found = sequence.push(&case.prompt).unwrap();
+        near_within(LOGIT_TOLERANCE, &found, &case.logits, name);
+    }
+}
+
+#[test]
+fn a_new_adapter_changes_nothing_and_depends_on_its_seed() {
+    let case = Case::read("llama");
+    let model = case.model();
+    let of_seed = |seed| {
+        let settings = AdapterSettings {
+            seed,
+            ..case.settings()
+        };
+        model.create_adapter(&settings).unwrap()
+    };
+    let adapter = of_seed(1);
+    assert_eq!(adapter, of_seed(1));
+    assert_ne!(adapter, of_seed(2));
+    for (name, tensor) in adapter.tensors() {
+        let values = tensor.to_vec::<f32>().unwrap();
+        let bound = match name.contains("lora_A") {
+            true => 1.0 / (tensor.dims()[1] as f32).sqrt(),
+            false => 0.0,
+        };
+        let largest = values.iter().fold(0.0_f32, |most, it| most.max(it.abs()));
+        assert!(
+            largest <= bound && largest >= 0.9 * bound,
+            "{name}: {largest} {bound}"
+        );
+        let mean = values.iter().sum::<f32>() / values.len() as f32;
+        assert!(mean.abs() <= 0.2 * bound, "{name}: {mean}");
+    }
+}
+
+#[test]
+fn a_merged_folder_is_the_model_with_its_adapter() {
+    let case = Case::read("qwen2");
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut weights = common::weights(&case.config);
+    // A weight in 16 bits stays so.
+    let name = "model.layers.0.mlp.up_proj.weight";
+    let numbers = weights[name].to_vec::<f32>().unwrap();
+    let numbers: Vec<Bf16> = numbers.into_iter().map(Bf16::from_f32).collect();
+    let narrow = Tensor::from_vec(weights[name].dims(), numbers).unwrap();
+    weights.insert(name.to_owned(), narrow);
+    common::write_folder(from.path(), &case.config, &weights);
+    let adapter = case.adapter(&LanguageModel::open(from.path()).unwrap(), true);
+    merge_folder(from.path(), &adapter, to.path()).unwrap();
+    let merged = std::fs::read(to.path().join("model.safetensors")).unwrap();
+    let merged = safetensors::read(&merged.into()).unwrap();
+    assert_eq!(merged[name].dtype(), DType::Bf16);
+    assert_ne!(merged[name], weights[name]);
+    let embedding = "model.embed_tokens.weight";
+    assert_eq!(merged[embedding], weights[embedding]);
+    let mut adapted = LanguageModel::open(from.path()).unwrap();
+    adapted.merge_adapter(&adapter).unwrap();
+    let merged = LanguageModel::open(to.path()).unwrap();
+    let [one, other] = [adapted, merged].map(|it| it.into_decoder(ROOM).unwrap().subgraph);
+    assert_eq!(one.weights, other.weights);
+    let refused = merge_folder(from.path(), &adapter, from.path()).unwrap_err();
+    assert!(matches!(refused, ModelError::SameFolder(_)), "{refused}");
+}
+
+#[test]
+fn what_cannot_be_adapted_is_refused_with_its_reason() {
+    let case = Case::read("llama");
+    let mut model = case.model();
+    let refused = |settings: AdapterSettings| {
+        let error = case.model().create_adapter(&settings).err().unwrap();
+        error.to_string()
+    };
+    let settings = case.settings();
+    let rank = AdapterSettings {
+        rank: 0,
+        ..settings.clone()
+    };
+    assert_eq!(refused(rank), "the rank 0 is not between 1 and 16384");
+    let target = AdapterSettings {
+        targets: vec!["lm_head".to_owned()],
+        ..settings.clone()
+    };
+    assert!(refused(target).starts_with("the target \"lm_head\" is no matrix of a layer"));
+    for (name, why) in [
+        ("gemma2", "its family"),
+        ("mixtral", "its mixture of experts"),
+    ] {
+        let model = super::decoders::Case::read(name).model();
+        let error = model.create_adapter(&settings).err().unwrap().to_string();
+        let expected = format!("souk cannot train this model because of {why}");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    // The adapter of a model with other sizes.
+    let other = Case::read("qwen3");
+    let adapter = other.adapter(&other.model(), true);
+    let error = model.merge_adapter(&adapter).unwrap_err().to_string();
+    assert!(error.ends_with("has other sizes"), "{error}");
+    // An adapter without numbers.
+    let empty = adapter.tensors().iter().map(|(name, tensor)| {
+        let dims = match name.contains("lora_A") {
+            true => [0, tensor.dims()[1]],
+            false => [tensor.dims()[0], 0],
+        };
+        (
+            name.clone(),
+            Tensor::from_vec(dims, Vec::<f32>::new()).unwrap(),
+        )
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let config = adapter.to_files("base").unwrap()[adapter::CONFIG].clone();
+    std::fs::write(folder.path().join(adapter::CONFIG), config).unwrap();
+    let empty = safetensors::write(&empty.collect()).unwrap();
+    std::fs::write(folder.path().join(adapter::WEIGHTS), empty).unwrap();
+    let error = Adapter::read(folder.path());
+    let error = error.and_then(|it| other.model().merge_adapter(&it));
+    assert!(error.unwrap_err().to_string().ends_with("has other sizes"));
+    // An extension of LoRA.
+    let folder = tempfile::tempdir().unwrap();
+    for (file, bytes) in adapter.to_files("base").unwrap() {
+        let text =
+            String::from_utf8_lossy(&bytes).replace("\"use_dora\": false", "\"use_dora\": true");
+        let bytes = match file == adapter::CONFIG {
+            true => text.into_bytes(),
+            false => bytes.to_vec(),
+        };
+        std::fs::write(folder.path().join(file), bytes).unwrap();
+    }
+    let error = Adapter::read(folder.path()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "adapter_config.json: use_dora = true is not supported"
+    );
+}
