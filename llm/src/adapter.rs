@@ -108,6 +108,9 @@ pub enum AdapterError {
     /// A tensor is neither the A nor the B of a matrix.
     #[error("the adapter's tensor {0:?} is no lora_A or lora_B of a matrix")]
     Tensor(String),
+    /// The file of weights has no tensor.
+    #[error("the adapter has no tensors, so it would change nothing")]
+    Empty,
     /// The model has no matrix of this name, or the adapter lacks one of its two tensors.
     #[error("the adapter is for another model: {name:?} {why}")]
     Model {

@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::weights::{WeightError, Weights, split_joint_matrices, stack_experts};
 use nodes::{AttentionSettings, Nodes};
 pub use token_drawing::{DRAWN, LOGIT_ROWS, SAMPLING, to_drawing_model};
-pub use whole_sequences::BatchSize;
+pub use whole_sequences::{BatchSize, LENGTH_MAX};
 pub(crate) use whole_sequences::{build_training_model, check_trainable};
 
 /// Input of token ids: `[1, sequence]`.

@@ -141,6 +141,9 @@ pub enum ModelError {
     /// A merged model would replace the model that it comes from.
     #[error("{0} is the model's own folder")]
     SameFolder(PathBuf),
+    /// A merged model would be one of two in its folder.
+    #[error("{0} has a model in several files already; name another folder")]
+    OtherModel(PathBuf),
     /// The folder's ONNX model is refused.
     #[error("{path}: {cause}")]
     Onnx {
@@ -242,8 +245,13 @@ impl LanguageModel {
     /// # Errors
     /// [`ModelError::Config`] if the model cannot be trained, and [`ModelError::Adapter`].
     pub fn create_adapter(&self, settings: &AdapterSettings) -> Result<Adapter, ModelError> {
-        let (config, _) = self.checkpoint()?;
+        let (config, weights) = self.checkpoint()?;
         check_trainable(config)?;
+        let is_in_blocks = |weight: &Weight| matches!(weight, Weight::Blocks { .. });
+        if weights.values().any(is_in_blocks) {
+            let part = "its weights in blocks of few bits: take one in f32, f16 or bf16";
+            return Err(ConfigError::Training(part).into());
+        }
         Ok(Adapter::new(config, settings)?)
     }
 

@@ -135,7 +135,10 @@ pub fn write(tensors: &BTreeMap<String, Tensor>) -> Result<Bytes, SafetensorsErr
     for (name, tensor) in tensors {
         views.push((name.as_str(), to_writable(name, tensor)?));
     }
-    let file = safetensors::serialize(views, None).map_err(SafetensorsError::Write)?;
+    // Some readers refuse a file that does not name its framework.
+    let format = [("format".to_owned(), "pt".to_owned())];
+    let file = safetensors::serialize(views, Some(format.into()));
+    let file = file.map_err(SafetensorsError::Write)?;
     Ok(file.into())
 }
 

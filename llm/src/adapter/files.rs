@@ -16,7 +16,7 @@ pub const CONFIG: &str = "adapter_config.json";
 pub const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// Keys of extensions that change the result; they must be absent, null, false or empty.
-const EXTENSIONS: [&str; 12] = [
+const EXTENSIONS: [&str; 17] = [
     "use_dora",
     "fan_in_fan_out",
     "modules_to_save",
@@ -29,7 +29,19 @@ const EXTENSIONS: [&str; 12] = [
     "corda_config",
     "eva_config",
     "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "layer_replication",
+    "use_bdlora",
+    "use_qalora",
 ];
+
+/// The first numbers of an adapter that leave the base's weights as they are. PEFT changes them
+/// for all others (PiSSA, OLoRA, LoftQ and more), also when it loads the adapter.
+const INITIALISATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
+
+/// Numbers below this are written without a fraction if they have none.
+const WHOLE_MAX: f64 = 1e15;
 
 impl Adapter {
     /// Reads an adapter from a folder.
@@ -49,9 +61,10 @@ impl Adapter {
         if rank.fract() != 0.0 || rank < 1.0 || rank > RANK_MAX as f64 {
             return Err(refused_value("r", &config["r"]));
         }
-        let divisor = match config["use_rslora"] == Value::Bool(true) {
-            true => rank.sqrt(),
-            false => rank,
+        // A factor that is divided by the root of the rank is this one, divided by the rank.
+        let alpha = match config["use_rslora"] == Value::Bool(true) {
+            true => alpha * rank.sqrt(),
+            false => alpha,
         };
         let path = folder.join(WEIGHTS);
         let bytes = Bytes::from(read_file(&path)?);
@@ -64,12 +77,15 @@ impl Adapter {
         if let Some(name) = tensors.keys().find(|name| !is_pair(name)) {
             return Err(AdapterError::Tensor(name.clone()));
         }
+        if tensors.is_empty() {
+            return Err(AdapterError::Empty);
+        }
         let targets = config["target_modules"].as_array().into_iter().flatten();
         let targets = targets.filter_map(|it| it.as_str().map(str::to_owned));
         Ok(Self {
             rank: rank as usize,
             alpha,
-            scale: (alpha / divisor) as f32,
+            scale: (alpha / rank) as f32,
             targets: targets.collect(),
             tensors,
         })
@@ -84,7 +100,8 @@ impl Adapter {
         let path = WEIGHTS.into();
         let weights = safetensors::write(&self.tensors);
         let weights = weights.map_err(|cause| AdapterError::Safetensors { path, cause })?;
-        let alpha = match self.alpha.fract() == 0.0 {
+        let is_whole = self.alpha.fract() == 0.0 && self.alpha < WHOLE_MAX;
+        let alpha = match is_whole {
             true => json!(self.alpha as u64),
             false => json!(self.alpha),
         };
@@ -112,6 +129,11 @@ fn check_extensions(config: &Value) -> Result<(), AdapterError> {
     };
     if let Some(key) = EXTENSIONS.iter().find(|key| !is_empty(&config[**key])) {
         return Err(refused_value(key, &config[*key]));
+    }
+    let first = &config["init_lora_weights"];
+    let is_known = |first: &str| INITIALISATIONS.contains(&first);
+    if !(first.is_null() || first.is_boolean() || first.as_str().is_some_and(is_known)) {
+        return Err(refused_value("init_lora_weights", first));
     }
     match config["bias"].as_str() {
         None | Some("none") => Ok(()),

@@ -31,7 +31,7 @@ pub(crate) fn merge_into(weights: &mut Weights, adapter: &Adapter) -> Result<(),
         };
         let is_fit = matches!((base.dims(), down.dims(), up.dims()),
             ([outputs, inputs], [rank, from], [to, again])
-                if inputs == from && outputs == to && rank == again);
+                if inputs == from && outputs == to && rank == again && *rank == adapter.rank);
         if !is_fit || down.bytes().is_empty() {
             return Err(refused("has other sizes"));
         }

@@ -31,6 +31,10 @@ pub struct BatchSize {
     pub length: usize,
 }
 
+/// Largest length of a sequence that can be trained: the graph holds a mask of that many numbers
+/// squared, 64 MiB.
+pub const LENGTH_MAX: usize = 4_096;
+
 /// Checks that a decoder of these dimensions can be trained.
 ///
 /// # Errors

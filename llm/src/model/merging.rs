@@ -7,14 +7,15 @@ use souk_memory::{Tensor, safetensors};
 
 use super::folder::{CONFIG, INDEX, WEIGHTS, read_weights};
 use super::{ModelError, read};
-use crate::adapter::{Adapter, merge_into};
+use crate::adapter::{self, Adapter, merge_into};
 use crate::weights::Weight;
 
 /// Writes a copy of the folder `from` to `to`, with an adapter in its weights. The weights are in
-/// one file, in their types; all other files are copied.
+/// one file, in their types; all other files are copied, but for other weights and adapters.
 ///
 /// # Errors
-/// [`ModelError`]; [`ModelError::SameFolder`] if the copy would replace the original.
+/// [`ModelError`]; [`ModelError::SameFolder`] if the copy would replace the original, and
+/// [`ModelError::OtherModel`] if `to` has weights in several files.
 pub fn merge_folder(from: &Path, adapter: &Adapter, to: &Path) -> Result<(), ModelError> {
     if !from.join(CONFIG).is_file() {
         return Err(ModelError::Unknown(from.to_owned()));
@@ -26,6 +27,9 @@ pub fn merge_folder(from: &Path, adapter: &Adapter, to: &Path) -> Result<(), Mod
     std::fs::create_dir_all(to).map_err(|cause| failed(to, cause))?;
     if from.canonicalize().ok() == to.canonicalize().ok() {
         return Err(ModelError::SameFolder(to.to_owned()));
+    }
+    if to.join(INDEX).exists() {
+        return Err(ModelError::OtherModel(to.to_owned()));
     }
     let mut weights = read_weights(from)?;
     merge_into(&mut weights, adapter)?;
@@ -45,8 +49,12 @@ pub fn merge_folder(from: &Path, adapter: &Adapter, to: &Path) -> Result<(), Mod
     for entry in entries {
         let entry = entry.map_err(|cause| failed(from, cause))?;
         let name = entry.file_name();
-        let is_weights = name == INDEX || name.to_string_lossy().ends_with(".safetensors");
-        if is_weights || !entry.path().is_file() {
+        let is_old = {
+            let name = name.to_string_lossy();
+            let is_weights = name.ends_with(".safetensors") || name.ends_with(".bin");
+            is_weights || name == INDEX || name == adapter::CONFIG
+        };
+        if is_old || !entry.path().is_file() {
             continue;
         }
         let path = to.join(name);

@@ -62,8 +62,9 @@ impl ExampleReader<'_> {
     }
 
     fn read_line(&self, line: usize, json: &str) -> Result<Example, ExampleError> {
-        let read: Line =
-            serde_json::from_str(json).map_err(|cause| ExampleError::Json { line, cause })?;
+        let read = serde_json::from_str::<Map<String, Value>>(json)
+            .and_then(|object| serde_json::from_value::<Line>(Value::Object(object)))
+            .map_err(|cause| ExampleError::Json { line, cause })?;
         let form = |why| Err(ExampleError::Form { line, why });
         if read.tools.is_some_and(|tools| !tools.is_null()) {
             return form("has tools, which training does not support");
@@ -190,7 +191,12 @@ impl ExampleReader<'_> {
         };
         // A template has its own marks after an answer. Other texts end with the model's.
         let end = self.card.ends.first().filter(|_| marks == Marks::Added);
-        if let Some(end) = end.filter(|end| example.tokens.last() != Some(end)) {
+        if let Some(end) = end {
+            // The tokeniser may have added it already, at no place in the text.
+            if example.tokens.last() == Some(end) {
+                example.tokens.pop();
+                example.is_answer.pop();
+            }
             example.tokens.push(*end);
             example.is_answer.push(true);
         }

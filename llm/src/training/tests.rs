@@ -2,6 +2,7 @@ use std::path::Path;
 
 use super::*;
 use crate::model::{Card, LanguageModel};
+use crate::tokens::Tokenizer;
 
 fn bundled() -> LanguageModel {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/models/glossary");
@@ -45,6 +46,40 @@ fn only_answers_count() {
         assert_eq!(example.tokens.last(), model.card.ends.first());
         assert_eq!(example.is_answer.last(), Some(&true));
     }
+}
+
+#[test]
+fn an_end_that_the_tokeniser_adds_counts_too() {
+    let model = bundled();
+    let end = model.card.ends[0];
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/models/glossary");
+    let path = Path::new(folder).join("tokenizer.json");
+    let mut file: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let added = file["added_tokens"].as_array().unwrap().iter();
+    let mark = added.filter(|token| token["id"] == end);
+    let mark = mark.map(|token| token["content"].clone()).next().unwrap();
+    let special = serde_json::json!({ "id": mark, "ids": [end], "tokens": [mark] });
+    file["post_processor"] = serde_json::json!({
+        "type": "TemplateProcessing",
+        "single": [
+            { "Sequence": { "id": "A", "type_id": 0 } },
+            { "SpecialToken": { "id": mark, "type_id": 0 } },
+        ],
+        "pair": [],
+        "special_tokens": { mark.as_str().unwrap(): special },
+    });
+    let tokenizer = Tokenizer::read(file.to_string().as_bytes()).unwrap();
+    let reader = ExampleReader {
+        card: &model.card,
+        tokenizer: &tokenizer,
+        tokens_max: 64,
+        now: 0,
+    };
+    let line = r#"{"prompt": "A lease is", "completion": " paid time."}"#;
+    let example = &reader.read_lines(line).unwrap()[0];
+    let ends = example.tokens.iter().filter(|token| **token == end);
+    assert_eq!((ends.count(), example.is_answer.last()), (1, Some(&true)));
 }
 
 #[test]
@@ -93,6 +128,10 @@ fn a_line_that_is_no_example_is_refused_with_its_number() {
     let cases = [
         ("nothing", "line 2 is no JSON object"),
         ("[1]", "line 2 is no JSON object"),
+        (
+            r#"["a", null, null, null, null]"#,
+            "line 2 is no JSON object",
+        ),
         (r#"{"text": "a", "prompt": "b"}"#, "line 2 has not just one"),
         (r#"{"id": 1}"#, "line 2 has not just one"),
         (r#"{"prompt": "a"}"#, "line 2 does not have both"),

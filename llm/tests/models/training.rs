@@ -218,6 +218,10 @@ fn a_merged_folder_is_the_model_with_its_adapter() {
     assert_eq!(one.weights, other.weights);
     let refused = merge_folder(from.path(), &adapter, from.path()).unwrap_err();
     assert!(matches!(refused, ModelError::SameFolder(_)), "{refused}");
+    // With an index, the folder is another model's, whose weights would be read.
+    std::fs::write(to.path().join("model.safetensors.index.json"), "{}").unwrap();
+    let refused = merge_folder(from.path(), &adapter, to.path()).unwrap_err();
+    assert!(matches!(refused, ModelError::OtherModel(_)), "{refused}");
 }
 
 #[test]
@@ -272,20 +276,56 @@ fn what_cannot_be_adapted_is_refused_with_its_reason() {
     let error = Adapter::read(folder.path());
     let error = error.and_then(|it| other.model().merge_adapter(&it));
     assert!(error.unwrap_err().to_string().ends_with("has other sizes"));
-    // An extension of LoRA.
+}
+
+/// An adapter's error, once a text of its configuration is another.
+fn error_of(case: &Case, adapter: &Adapter, text: &str, other: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     for (file, bytes) in adapter.to_files("base").unwrap() {
-        let text =
-            String::from_utf8_lossy(&bytes).replace("\"use_dora\": false", "\"use_dora\": true");
+        let config = String::from_utf8_lossy(&bytes);
         let bytes = match file == adapter::CONFIG {
-            true => text.into_bytes(),
+            true => {
+                assert!(config.contains(text), "{config}");
+                config.replace(text, other).into_bytes()
+            }
             false => bytes.to_vec(),
         };
         std::fs::write(folder.path().join(file), bytes).unwrap();
     }
-    let error = Adapter::read(folder.path()).unwrap_err().to_string();
+    let read = Adapter::read(folder.path());
+    let merged = read.and_then(|it| case.model().merge_adapter(&it));
+    merged.unwrap_err().to_string()
+}
+
+#[test]
+fn a_configuration_that_changes_the_sum_is_refused_by_its_key() {
+    let case = Case::read("qwen3");
+    let adapter = case.adapter(&case.model(), true);
+    let error = |text, other| error_of(&case, &adapter, text, other);
     assert_eq!(
-        error,
+        error("\"use_dora\": false", "\"use_dora\": true"),
         "adapter_config.json: use_dora = true is not supported"
     );
+    // PEFT takes a part out of the base's weights for this one.
+    let first = "\"init_lora_weights\": true";
+    assert_eq!(
+        error(first, "\"init_lora_weights\": \"pissa\""),
+        "adapter_config.json: init_lora_weights = \"pissa\" is not supported"
+    );
+    let rank = case.settings().rank;
+    let (told, other) = (format!("\"r\": {rank}"), format!("\"r\": {}", 4 * rank));
+    assert!(error(&told, &other).ends_with("has other sizes"));
+}
+
+#[test]
+fn an_adapter_without_tensors_is_refused() {
+    let case = Case::read("llama");
+    let adapter = case.adapter(&case.model(), true);
+    let folder = tempfile::tempdir().unwrap();
+    let config = adapter.to_files("base").unwrap()[adapter::CONFIG].clone();
+    std::fs::write(folder.path().join(adapter::CONFIG), config).unwrap();
+    let nothing = safetensors::write(&BTreeMap::new()).unwrap();
+    std::fs::write(folder.path().join(adapter::WEIGHTS), nothing).unwrap();
+    let error = Adapter::read(folder.path()).unwrap_err();
+    assert!(matches!(error, adapter::AdapterError::Empty), "{error}");
 }

@@ -56,6 +56,31 @@ pub struct TrainingSettings {
     pub recipe: Recipe,
 }
 
+impl TrainingSettings {
+    /// Checks the settings for a number of examples.
+    ///
+    /// # Errors
+    /// [`TrainingError::Batch`], [`TrainingError::Steps`] or [`TrainingError::LearningRate`].
+    pub fn check_bounds(&self, examples: usize) -> Result<(), TrainingError> {
+        let TrainingSettings {
+            steps,
+            batch,
+            learning_rate,
+            ..
+        } = *self;
+        if batch == 0 || batch > examples {
+            return Err(TrainingError::Batch { batch, examples });
+        }
+        if steps == 0 || steps > STEPS_MAX {
+            return Err(TrainingError::Steps { steps });
+        }
+        if !(learning_rate.is_finite() && learning_rate > 0.0) {
+            return Err(TrainingError::LearningRate { learning_rate });
+        }
+        Ok(())
+    }
+}
+
 /// A checked run that has bought nothing yet.
 #[derive(Clone, Debug)]
 pub struct Training {
@@ -79,7 +104,7 @@ impl Training {
         settings: TrainingSettings,
     ) -> Result<Training, TrainingError> {
         let examples = count_examples(&data)?;
-        check_settings(&settings, examples)?;
+        settings.check_bounds(examples)?;
         check_floats(&data)?;
         let batch: BTreeMap<String, InputType> = data
             .inputs
@@ -164,25 +189,6 @@ fn count_examples(data: &TrainingData) -> Result<usize, TrainingError> {
         }
     }
     Ok(targets)
-}
-
-fn check_settings(settings: &TrainingSettings, examples: usize) -> Result<(), TrainingError> {
-    let TrainingSettings {
-        steps,
-        batch,
-        learning_rate,
-        ..
-    } = *settings;
-    if batch == 0 || batch > examples {
-        return Err(TrainingError::Batch { batch, examples });
-    }
-    if steps == 0 || steps > STEPS_MAX {
-        return Err(TrainingError::Steps { steps });
-    }
-    if !(learning_rate.is_finite() && learning_rate > 0.0) {
-        return Err(TrainingError::LearningRate { learning_rate });
-    }
-    Ok(())
 }
 
 /// Checks that all numbers are finite: one NaN would spoil all parameters in its step.

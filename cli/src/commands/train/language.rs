@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use souk_llm::adapter::{self, Adapter, AdapterError, AdapterSettings};
-use souk_llm::decoder::{BatchSize, TOKENS};
+use souk_llm::decoder::{BatchSize, LENGTH_MAX, TOKENS};
 use souk_llm::model::{LanguageModel, ModelError};
 use souk_llm::training::{ExampleError, ExampleReader, ExampleRows};
 use souk_node::buyer::training::{Training, TrainingData};
@@ -70,6 +70,9 @@ pub(super) fn prepare_run(
         learning_rate: LEARNING_RATE,
     };
     let run_settings = read_settings(args, &data, recipe, &defaults);
+    // The graph grows with the batch.
+    let examples = rows.tokens.dims()[0];
+    run_settings.check_bounds(examples).map_err(from_training)?;
     let size = BatchSize {
         rows: run_settings.batch,
         length: rows.tokens.dims()[1],
@@ -120,7 +123,7 @@ fn read_rows(
     let reader = ExampleReader {
         card: &model.card,
         tokenizer: &model.tokenizer,
-        tokens_max: args.adapter.length.unwrap_or(model.positions()),
+        tokens_max: choose_length(args, model)?,
         now: now.map_or(0, |it| it.as_secs()),
     };
     let rows = reader.read_lines(lines);
@@ -135,6 +138,18 @@ fn read_rows(
         };
         named(&error, hint)
     })
+}
+
+/// Returns the most tokens that an example can have.
+fn choose_length(args: &TrainArgs, model: &LanguageModel) -> Result<usize, Failure> {
+    let length_max = model.positions().min(LENGTH_MAX);
+    let length = args.adapter.length.unwrap_or(length_max);
+    if length > length_max {
+        let cause = format!("--length {length} is more than {length_max}");
+        let hint = "give as many as the model has positions, and at most 4096";
+        return Err(Failure::new(Kind::Input, cause, hint));
+    }
+    Ok(length)
 }
 
 fn from_model(error: ModelError) -> Failure {

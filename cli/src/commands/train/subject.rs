@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+#[cfg(feature = "generate")]
+use souk_llm::adapter;
 use souk_node::buyer::training::Training;
 use souk_node::memory::{ContentId, Tensor};
 
@@ -35,7 +37,7 @@ impl Subject {
         match self {
             Self::Model(_) => onnx_model::check_out(out)?,
             #[cfg(feature = "generate")]
-            Self::Adapter(_) => {}
+            Self::Adapter(_) => check_adapter_out(out)?,
         }
         files::prepare_folder(&self.folder(out))
     }
@@ -116,5 +118,27 @@ impl Subject {
             #[cfg(feature = "generate")]
             Self::Adapter(subject) => Some(subject.tokens_per_example()),
         }
+    }
+}
+
+/// Checks that the files of an adapter can be written to a folder, and that it holds no model.
+#[cfg(feature = "generate")]
+fn check_adapter_out(out: &Path) -> Outcome {
+    let hint = "name a new folder, such as -o tuned/";
+    if out.join("config.json").exists() {
+        let cause = format!("{} is the folder of a model", out.display());
+        return Err(Failure::new(Kind::Usage, cause, hint));
+    }
+    let names = [adapter::CONFIG, adapter::WEIGHTS, "train.json"];
+    match names
+        .map(|name| out.join(name))
+        .iter()
+        .find(|path| path.is_dir())
+    {
+        Some(path) => {
+            let cause = format!("{} is a folder", path.display());
+            Err(Failure::new(Kind::Usage, cause, hint))
+        }
+        None => Ok(()),
     }
 }

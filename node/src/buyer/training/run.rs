@@ -31,6 +31,9 @@ const WINDOW: u32 = 4;
 /// How many leases of one provider may end early before the run avoids it.
 const LOST_LEASES_MAX: u32 = 2;
 
+/// A provider is slow if its lease ends before one of so many of its steps is done.
+const SLOW_SHARE: u64 = 4;
+
 /// How many leases in a row may bring no step, each from another provider.
 const FRUITLESS_LEASES_MAX: u32 = 3;
 
@@ -182,7 +185,10 @@ impl TrainingRun<'_> {
             }
             fruitless = if position > done { 0 } else { fruitless + 1 };
             let is_lied_to = course.has_bad_answer;
-            let is_lost = unfinished.as_ref().is_some_and(|it| is_fault(&it.how));
+            let steps = position - done;
+            let is_slow = steps.saturating_mul(SLOW_SHARE) < u64::from(job.limits.requests);
+            let is_lost = unfinished.as_ref();
+            let is_lost = is_lost.is_some_and(|it| is_fault(&it.how, is_slow));
             let is_lost = is_lost && !course.is_stopped;
             if course.is_provider_bad(provider, is_lost) || position == done {
                 excluded.push(provider);
@@ -380,9 +386,14 @@ impl TrainingRun<'_> {
 }
 
 /// Returns whether the provider may be at fault for the end of its lease. It is not if the time of
-/// the lease was over, because the plan expected quicker steps.
-fn is_fault(how: &End) -> bool {
-    !matches!(how, End::Done | End::Failed(Reason::NoPlan(_)))
+/// the lease was over, because the plan expected quicker steps, unless it was far slower than its
+/// ask stated.
+fn is_fault(how: &End, is_slow: bool) -> bool {
+    match how {
+        End::Done => false,
+        End::Failed(Reason::NoPlan(_)) => is_slow,
+        _ => true,
+    }
 }
 
 /// Returns whether all elements of a state are finite.
@@ -447,9 +458,13 @@ mod tests {
             kind: NoPlanKind::Other,
             text: "the session's leases are over".to_owned(),
         };
-        assert!(!is_fault(&End::Failed(Reason::NoPlan(over))));
+        let over = End::Failed(Reason::NoPlan(over));
+        assert!(!is_fault(&over, false));
+        // One that did few of the steps that it sold time for is not bought from for ever.
+        assert!(is_fault(&over, true));
         let gone = Reason::Unknown(AccountKey([7; 32]));
-        assert!(is_fault(&End::Failed(gone)));
-        assert!(is_fault(&End::Cancelled));
+        assert!(is_fault(&End::Failed(gone), false));
+        assert!(is_fault(&End::Cancelled, false));
+        assert!(!is_fault(&End::Done, true));
     }
 }
