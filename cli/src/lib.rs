@@ -16,7 +16,7 @@ mod suggested_command;
 /// The parts of options and help that the commands of `souk-lab` share with those of `souk`.
 pub mod options {
     pub use crate::args::{
-        Backend, Example, GlobalArgs, Output, add_examples, apply_color_choice, bytes,
+        Backend, Example, GlobalArgs, Output, add_examples, apply_color_choice, bytes, duration,
     };
 }
 

@@ -58,7 +58,7 @@ use spot::SpotAskKey;
 use steps::{LastSteps, StepCount};
 
 pub use census::Census;
-pub use explain::{Exclusion, Explanation, FirstAsk, Listing};
+pub use explain::{Exclusion, Explanation, FirstAsk, Listing, ListingRef};
 pub use own_orders::OpenOrder;
 pub use quotes::{ClassSummary, DepthLevel, Quotes};
 pub use steps::BATCH_STEPS;

@@ -98,7 +98,7 @@ pub use command::{Acceptance, BatchOutcome, Command, Outcome};
 pub use event::{Balances, Event, MoveReason, OrderEnd};
 pub use exchange::{
     BATCH_STEPS, Census, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk,
-    Listing, OpenOrder, Quotes,
+    Listing, ListingRef, OpenOrder, Quotes,
 };
 pub use genesis::{Founder, Genesis, GenesisFault, OPERATORS_MAX};
 pub use ids::{

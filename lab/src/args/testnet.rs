@@ -1,6 +1,10 @@
 //! The arguments of `souk testnet sim|attacks|chaos|hostile|gossip`.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::Subcommand;
+use souk_cli::options::duration;
 
 /// Commands that test a market.
 #[derive(Debug, Subcommand)]
@@ -103,6 +107,59 @@ pub struct SimArgs {
     /// Simulate only these faults of the schedule, as a failing run names them, or `none`.
     #[arg(long, value_name = "N,N", value_parser = chosen_faults)]
     pub faults: Option<ChosenFaults>,
+    /// A crowd to simulate instead of the faults.
+    #[command(flatten)]
+    pub crowd: CrowdArgs,
+}
+
+/// A crowd of providers and buyers in virtual time.
+#[derive(Debug, clap::Args)]
+pub struct CrowdArgs {
+    /// Simulate a day of so many providers with their buyers, without faults of the network and
+    /// with modelled consensus.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub providers: Option<u32>,
+    /// Simulate a crowd of each of these sizes, one after the other, and compare them.
+    #[arg(
+        long,
+        value_name = "N,N",
+        value_delimiter = ',',
+        conflicts_with = "providers"
+    )]
+    pub growth: Vec<u32>,
+    /// The number of buyers; a tenth of the providers by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub buyers: Option<u32>,
+    /// The virtual hours of demand; leases can end after them.
+    #[arg(long, value_name = "HOURS", default_value_t = 1.0)]
+    pub hours: f64,
+    /// The mean time for which a provider is there.
+    #[arg(long, value_name = "TIME", default_value = "2h", value_parser = duration)]
+    pub churn: Duration,
+    /// The part of providers that vanish or bill too much, such as 1% or 0.5%.
+    #[arg(long, value_name = "PART", default_value = "1%", value_parser = permille)]
+    pub liars: u64,
+    /// The number of validators, each a queue with measured costs.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=15))]
+    pub replicas: u32,
+    /// Where to write the picture of --growth, an SVG file.
+    #[arg(long, short = 'o', value_name = "FILE", requires = "growth")]
+    pub picture: Option<PathBuf>,
+}
+
+impl CrowdArgs {
+    /// Returns whether to simulate a crowd.
+    pub fn is_wanted(&self) -> bool {
+        self.providers.is_some() || !self.growth.is_empty()
+    }
+}
+
+/// Parses a part such as 1% or 0.5% into thousandths.
+fn permille(text: &str) -> Result<u64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
+    let part = number.ok().filter(|part| (0.0..=100.0).contains(part));
+    let part = part.ok_or_else(|| "a part is like 1% or 0.5%".to_owned())?;
+    Ok((part * 10.0).round() as u64)
 }
 
 /// Faults by their numbers in a seed's schedule.

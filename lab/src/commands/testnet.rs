@@ -2,6 +2,7 @@
 //! faults or attacks on real processes, and the cost of gossip.
 
 mod chaos;
+mod crowd;
 mod gossip;
 mod hostile;
 mod sim;
@@ -16,6 +17,9 @@ use crate::args::Testnet;
 /// Runs a command.
 pub async fn run(folder: &Path, output: Output, command: &Testnet) -> Outcome {
     match command {
+        Testnet::Sim(args) if args.crowd.is_wanted() => {
+            crowd::run_crowds(output, args.seed, &args.crowd)
+        }
         Testnet::Sim(args) => sim::run(output, args),
         Testnet::Attacks => {
             sim::play_attacks(output);

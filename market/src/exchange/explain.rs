@@ -69,11 +69,101 @@ const EXPLAINED_MAX: usize = 20_000;
 /// The fewest asks to list of each class, the best first.
 const ASKS_EACH_LEAST: usize = 8;
 
+/// An ask in the book, as [`Listing`] has it, but borrowed: you can look at many
+/// at little cost.
+#[derive(Clone, Copy, Debug)]
+pub struct ListingRef<'a> {
+    /// The ask's id.
+    pub order: OrderId,
+    /// The account that will run the work.
+    pub provider: AccountKey,
+    /// The provider's name.
+    pub name: &'a Name,
+    /// The provider's reputation.
+    pub reputation: Permille,
+    /// The provider's stake.
+    pub stake: Credits,
+    /// The provider's device or pool.
+    pub device: DeviceId,
+    /// The class a bid must name to match it.
+    pub class: Class,
+    /// Exactly what one unit is.
+    pub resources: &'a Resources,
+    /// The price per device-second.
+    pub price: Price,
+    /// The units that remain.
+    pub quantity: Units,
+    /// The shortest lease, in milliseconds.
+    pub duration_min: Millis,
+    /// The longest lease, in milliseconds.
+    pub duration_max: Millis,
+    /// The notice before a reclaim or a displacement, in milliseconds.
+    pub notice: Millis,
+    /// The spot prices by notice.
+    pub spot: &'a [SpotPrice],
+    /// The part of the price that a second costs in which the device is held and not used.
+    pub idle: Permille,
+    /// The buyers that the ask accepts.
+    pub accepts: &'a BuyerFilter,
+    /// The lease whose rest this ask resells, if a buyer resells one.
+    pub resale: Option<LeaseId>,
+}
+
 impl Listing {
+    /// Returns the same ask, borrowed.
+    #[must_use]
+    pub fn as_ref(&self) -> ListingRef<'_> {
+        ListingRef {
+            order: self.order,
+            provider: self.provider,
+            name: &self.name,
+            reputation: self.reputation,
+            stake: self.stake,
+            device: self.device,
+            class: self.class,
+            resources: &self.resources,
+            price: self.price,
+            quantity: self.quantity,
+            duration_min: self.duration_min,
+            duration_max: self.duration_max,
+            notice: self.notice,
+            spot: &self.spot,
+            idle: self.idle,
+            accepts: &self.accepts,
+            resale: self.resale,
+        }
+    }
+}
+
+impl ListingRef<'_> {
+    /// Returns the same ask with its own data.
+    #[must_use]
+    pub fn to_listing(self) -> Listing {
+        Listing {
+            order: self.order,
+            provider: self.provider,
+            name: self.name.clone(),
+            reputation: self.reputation,
+            stake: self.stake,
+            device: self.device,
+            class: self.class,
+            resources: self.resources.clone(),
+            price: self.price,
+            quantity: self.quantity,
+            duration_min: self.duration_min,
+            duration_max: self.duration_max,
+            notice: self.notice,
+            spot: self.spot.to_vec(),
+            idle: self.idle,
+            accepts: self.accepts.clone(),
+            resale: self.resale,
+        }
+    }
+
     /// Returns the ask as a buyer sees it that takes spot leases of at least this notice: with the
     /// price that it pays and the notice that it gets.
     #[must_use]
-    pub fn to_spot_buyer(mut self, notice: Millis) -> Listing {
+    pub fn to_spot_buyer(mut self, notice: Millis) -> Self {
         let spot = std::mem::take(&mut self.spot);
         if let Some(spot) = spot.iter().find(|spot| spot.notice >= notice) {
             (self.price, self.notice) = (spot.price, spot.notice);
@@ -121,11 +211,12 @@ impl Exchange {
         self.books
             .by_class()
             .flat_map(|book| self.book_listings(book))
+            .map(ListingRef::to_listing)
     }
 
     /// Iterates over about `most` asks, by class, best first. Each class has an equal share, so
     /// that the best of each class appear however many asks another class has.
-    pub fn best_asks(&self, most: usize) -> impl Iterator<Item = Listing> {
+    pub fn best_asks(&self, most: usize) -> impl Iterator<Item = ListingRef<'_>> {
         let each = self.each_of(most, |_| true);
         let books = self.books.by_class();
         books.flat_map(move |book| self.book_listings(book).take(each))
@@ -141,39 +232,42 @@ impl Exchange {
         each.max(ASKS_EACH_LEAST)
     }
 
-    fn book_listings<'a>(&'a self, book: &'a ClassBook) -> impl Iterator<Item = Listing> + 'a {
+    fn book_listings<'a>(
+        &'a self,
+        book: &'a ClassBook,
+    ) -> impl Iterator<Item = ListingRef<'a>> + 'a {
         let asks = self.books.side_orders(book, Side::Ask);
         asks.map(|ask| self.to_listing(book.class, &ask))
     }
 
-    fn to_listing(&self, class: Class, order: &Order) -> Listing {
-        let terms = AskTerms::clone(self.books.ask_terms.get(order.detail.terms));
+    fn to_listing(&self, class: Class, order: &Order) -> ListingRef<'_> {
+        let terms: &AskTerms = self.books.ask_terms.get(order.detail.terms);
         let (provider, resale) = order.provider();
         let provider = self.ledger.get(provider);
         let device = match order.detail.kind {
             OrderKind::Ask { device, .. } => device,
             OrderKind::Bid { .. } => unreachable!("a listing is of an ask"),
         };
-        Listing {
+        ListingRef {
             order: order.id,
             provider: provider.key,
-            name: provider.name.clone(),
+            name: &provider.name,
             reputation: provider.reputation.score,
             stake: provider.stake,
             device,
             class,
-            resources: terms.resources,
+            resources: &terms.resources,
             price: order.price,
             quantity: order.remaining,
             duration_min: terms.duration_min,
             duration_max: self.longest_duration(resale, terms.duration_max),
             notice: terms.notice,
             spot: match resale {
-                Some(_) => Vec::new(),
-                None => terms.spot.prices,
+                Some(_) => &[],
+                None => &terms.spot.prices,
             },
             idle: terms.idle.clamp(self.rules.reserve, Permille(1_000)),
-            accepts: terms.accepts,
+            accepts: &terms.accepts,
             resale,
         }
     }

@@ -18,6 +18,7 @@ pub mod attacks;
 mod checker;
 mod clients;
 mod counts;
+pub mod crowd;
 mod disk;
 mod fake_store;
 mod fault_injection;

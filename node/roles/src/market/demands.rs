@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    AccountKey, Class, Features, Listing, Millis, Operators, Permille, Price, Regions,
+    AccountKey, Class, Features, Listing, ListingRef, Millis, Operators, OrderId, Permille, Price,
+    Regions,
 };
 
 use super::unsuitable::{Cause, Tally, Unsuitable};
@@ -18,6 +19,9 @@ const PER_CLASS: usize = 24;
 
 /// The most asks in an answer: a planner looks through so many within milliseconds.
 const LISTINGS_MAX: usize = 256;
+
+/// How far apart prices can be to count as equal: the dearer one, in per cent of the other.
+const NEAR_PERCENT: u128 = 101;
 
 /// The most operators that an example names: enough to see what kind they are.
 const NAMED_MAX: usize = 5;
@@ -81,40 +85,43 @@ pub struct ScarceOperator {
 }
 
 impl Demands {
-    /// Selects among the asks of a book, which can come in any order.
+    /// Selects among the asks of a book, which can come in any order. It looks at each and copies
+    /// only those that it selects.
     #[must_use]
-    pub fn choose_asks(&self, asks: impl Iterator<Item = Listing>) -> Choice {
-        let mut suiting = BTreeMap::<Class, Vec<Listing>>::new();
+    pub fn choose_asks<'a>(&self, asks: impl Iterator<Item = ListingRef<'a>>) -> Choice {
+        let mut suiting = BTreeMap::<Class, Vec<ListingRef<'a>>>::new();
         let mut tally = Tally::default();
         let mut choice = Choice::default();
         let mut lacks = BTreeMap::<usize, u64>::new();
         for listing in asks {
             choice.seen += 1;
             let there = &listing.resources.operators;
-            let missing = self
-                .operators
-                .numbers()
-                .filter(|it| !there.has_operator(*it));
-            missing.for_each(|number| *lacks.entry(number).or_default() += 1);
+            if !there.is_superset_of(&self.operators) {
+                let needed = self.operators.numbers();
+                let missing = needed.filter(|it| !there.has_operator(*it));
+                missing.for_each(|number| *lacks.entry(number).or_default() += 1);
+            }
             let listing = match self.spot {
                 true => listing.to_spot_buyer(self.notice_min),
                 false => listing,
             };
-            let Some(lack) = self.unsuitable_cause(&listing) else {
+            let Some(cause) = self.unsuitable_cause(&listing) else {
                 choice.eligible += 1;
                 suiting.entry(listing.class).or_default().push(listing);
                 continue;
             };
-            tally.add(&listing, lack);
+            tally.add(&listing, cause, || self.describe_lack(cause, &listing));
         }
-        for mut class in suiting.into_values() {
-            let is_short = |it: &Listing| !it.resources.operators.is_superset_of(&self.operators);
-            class.sort_by_key(|listing| (is_short(listing), listing.price, listing.order));
-            class.truncate(PER_CLASS);
-            choice.listings.extend(class);
+        // Each class has its share of the answer, however many classes there are.
+        let share = LISTINGS_MAX.checked_div(suiting.len()).unwrap_or(0).max(1);
+        for class in suiting.into_values() {
+            let cheapest = self.select_cheapest(class, share.min(PER_CLASS));
+            choice
+                .listings
+                .extend(cheapest.into_iter().map(ListingRef::to_listing));
         }
-        choice.listings.sort_by_key(|listing| listing.order);
         choice.listings.truncate(LISTINGS_MAX);
+        choice.listings.sort_by_key(|listing| listing.order);
         choice.unsuitable = tally.into_unsuitable();
         let scarce = lacks.into_iter().map(|(number, lacking)| ScarceOperator {
             operator: u16::try_from(number).expect("a set holds few"),
@@ -125,105 +132,158 @@ impl Demands {
         choice
     }
 
+    /// Returns the cheapest asks of a class, those first that run the whole model. Among asks
+    /// within 1 % of the cheapest of them, the order is this buyer's own: otherwise all buyers
+    /// would want the same ones, and only one of them can have each.
+    fn select_cheapest<'a>(
+        &self,
+        mut asks: Vec<ListingRef<'a>>,
+        most: usize,
+    ) -> Vec<ListingRef<'a>> {
+        let is_short =
+            |it: &ListingRef<'_>| !it.resources.operators.is_superset_of(&self.operators);
+        asks.sort_by_cached_key(|it| (is_short(it), it.price, it.order));
+        let mut chosen = Vec::new();
+        let mut rest = &mut asks[..];
+        while chosen.len() < most
+            && let Some(first) = rest.first().copied()
+        {
+            let is_near = |it: &ListingRef<'_>| {
+                is_short(it) == is_short(&first)
+                    && u128::from(it.price.0) * 100 <= u128::from(first.price.0) * NEAR_PERCENT
+            };
+            let (near, others) = rest.split_at_mut(rest.partition_point(is_near));
+            near.sort_by_cached_key(|it| own_rank(self.buyer, it.order));
+            chosen.extend(near.iter().take(most - chosen.len()).copied());
+            rest = others;
+        }
+        chosen
+    }
+
     /// Returns whether an ask suits.
     #[must_use]
     pub fn is_suitable(&self, listing: &Listing) -> bool {
-        self.unsuitable_cause(listing).is_none()
+        self.unsuitable_cause(&listing.as_ref()).is_none()
     }
 
-    /// Returns why an ask does not suit, and what it has in place of the demand; none if it suits.
-    fn unsuitable_cause(&self, listing: &Listing) -> Option<(Cause, String)> {
-        let stated = &listing.resources;
-        let bare = |cause| Some((cause, String::new()));
-        if listing.provider == self.buyer {
-            return bare(Cause::Own);
-        }
-        if self.excluded.contains(&listing.provider) {
-            return bare(Cause::Excluded);
-        }
+    /// Returns why an ask does not suit; none if it suits.
+    fn unsuitable_cause(&self, listing: &ListingRef<'_>) -> Option<Cause> {
+        let stated = listing.resources;
         let is_it =
             |word: &String| is_named(word, stated.kind_name.as_str(), stated.model.as_str());
-        if !self.devices.is_empty() && !self.devices.iter().any(is_it) {
-            return Some((Cause::Device, format!("is a {}", stated.kind_name)));
-        }
-        let mut backends =
-            features::missing_names(&features::BACKENDS, self.features, stated.features);
-        if let Some(backend) = backends.next() {
-            return Some((Cause::Backend, format!("runs nothing through {backend}")));
-        }
-        let mut services =
-            features::missing_names(&features::SERVICES, self.features, stated.features);
-        if services.next().is_some() {
-            return Some((
-                Cause::Sessions,
-                "keeps no states between requests".to_owned(),
-            ));
-        }
-        let kernels = features::missing_names(&features::KERNELS, self.features, stated.features);
-        let kernels: Vec<&str> = kernels.collect();
-        if !kernels.is_empty() {
-            let has = format!("runs no kernels in {}", kernels.join(" or "));
-            return Some((Cause::Kernels, has));
-        }
-        if let Some(lack) = self.lack_operators(&stated.operators) {
-            return Some((Cause::Operators, lack));
-        }
+        let lacks = |table| features::missing_names(table, self.features, stated.features);
         let mut refused = stated.refused.digests().iter();
+        let causes = [
+            (listing.provider == self.buyer, Cause::Own),
+            (self.excluded.contains(&listing.provider), Cause::Excluded),
+        ];
+        if let Some((_, cause)) = causes.into_iter().find(|(holds, _)| *holds) {
+            return Some(cause);
+        }
+        if !self.devices.is_empty() && !self.devices.iter().any(is_it) {
+            return Some(Cause::Device);
+        }
+        if lacks(&features::BACKENDS).next().is_some() {
+            return Some(Cause::Backend);
+        }
+        if lacks(&features::SERVICES).next().is_some() {
+            return Some(Cause::Sessions);
+        }
+        if lacks(&features::KERNELS).next().is_some() {
+            return Some(Cause::Kernels);
+        }
+        if !self.has_operators(&stated.operators) {
+            return Some(Cause::Operators);
+        }
         if refused.any(|digest| self.nodes.binary_search(digest).is_ok()) {
-            return bare(Cause::Refused);
+            return Some(Cause::Refused);
         }
         if self.real_only && stated.emulated {
-            return bare(Cause::Emulated);
+            return Some(Cause::Emulated);
         }
         self.terms_cause(listing)
-            .or_else(|| self.price_cause(listing))
     }
 
-    /// Returns the operators of the model that a device does not run, if that excludes it.
-    fn lack_operators(&self, there: &Operators) -> Option<String> {
+    /// Returns whether a device runs the operators of the model, or as many as are needed.
+    fn has_operators(&self, there: &Operators) -> bool {
         let runs_some = || self.operators.numbers().any(|it| there.has_operator(it));
-        if there.is_superset_of(&self.operators) || (self.in_parts && runs_some()) {
-            return None;
+        there.is_superset_of(&self.operators) || (self.in_parts && runs_some())
+    }
+
+    /// Returns why the terms of an ask (region, notice, price and the like) do not suit, if so.
+    fn terms_cause(&self, listing: &ListingRef<'_>) -> Option<Cause> {
+        let stated = listing.resources;
+        let is_elsewhere = self.regions != Regions(0) && !self.regions.has_region(stated.region);
+        let causes = [
+            (is_elsewhere, Cause::Region),
+            (listing.reputation < self.reputation_min, Cause::Reputation),
+            (listing.notice < self.notice_min, Cause::Notice),
+            (self.power_known && stated.power_mw == 0, Cause::Power),
+            (is_buyer_refused(listing, self.buyer), Cause::Buyer),
+            (
+                self.price_max.is_some_and(|most| listing.price > most),
+                Cause::Price,
+            ),
+        ];
+        let cause = causes.into_iter().find(|(holds, _)| *holds);
+        cause.map(|(_, cause)| cause)
+    }
+
+    /// Returns what an ask has in place of the demand that it does not meet.
+    fn describe_lack(&self, cause: Cause, listing: &ListingRef<'_>) -> String {
+        let stated = listing.resources;
+        let lacks = |table| features::missing_names(table, self.features, stated.features);
+        match cause {
+            Cause::Device => format!("is a {}", stated.kind_name),
+            Cause::Backend => {
+                let backend = lacks(&features::BACKENDS).next().unwrap_or_default();
+                format!("runs nothing through {backend}")
+            }
+            Cause::Sessions => "keeps no states between requests".to_owned(),
+            Cause::Kernels => {
+                let kernels: Vec<&str> = lacks(&features::KERNELS).collect();
+                format!("runs no kernels in {}", kernels.join(" or "))
+            }
+            Cause::Operators => self.describe_missing(&stated.operators),
+            Cause::Region => format!("is in {}", regions::name(stated.region)),
+            Cause::Reputation => {
+                format!("has {}, below {}", listing.reputation, self.reputation_min)
+            }
+            Cause::Notice => {
+                let (has, least) = (listing.notice.0, self.notice_min.0);
+                format!("gives {has} ms, below {least}")
+            }
+            Cause::Price => {
+                let asked = format_credits(listing.price);
+                let most = format_credits(self.price_max.unwrap_or(listing.price));
+                format!("asks {asked} credits a second, above the limit of {most}")
+            }
+            Cause::Own
+            | Cause::Excluded
+            | Cause::Refused
+            | Cause::Emulated
+            | Cause::Power
+            | Cause::Buyer => String::new(),
         }
+    }
+
+    /// Describes the operators of the model that a device does not run.
+    fn describe_missing(&self, there: &Operators) -> String {
         let missing: Vec<&str> = operators::missing_names(&self.operators, there).collect();
         let named = missing[..missing.len().min(NAMED_MAX)].join(", ");
         let more = match missing.len().saturating_sub(NAMED_MAX) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        Some(format!("runs no {named}{more}"))
+        format!("runs no {named}{more}")
     }
+}
 
-    /// Returns why the terms of an ask (region, notice, price and the like) do not suit, if so.
-    fn terms_cause(&self, listing: &Listing) -> Option<(Cause, String)> {
-        let stated = &listing.resources;
-        if self.regions != Regions(0) && !self.regions.has_region(stated.region) {
-            let region = regions::name(stated.region);
-            return Some((Cause::Region, format!("is in {region}")));
-        }
-        if listing.reputation < self.reputation_min {
-            let (has, least) = (listing.reputation, self.reputation_min);
-            return Some((Cause::Reputation, format!("has {has}, below {least}")));
-        }
-        if listing.notice < self.notice_min {
-            let (has, least) = (listing.notice.0, self.notice_min.0);
-            return Some((Cause::Notice, format!("gives {has} ms, below {least}")));
-        }
-        if self.power_known && stated.power_mw == 0 {
-            return Some((Cause::Power, String::new()));
-        }
-        is_buyer_refused(listing, self.buyer).then(|| (Cause::Buyer, String::new()))
-    }
-
-    fn price_cause(&self, listing: &Listing) -> Option<(Cause, String)> {
-        let limit = self.price_max?;
-        let dear = listing.price > limit;
-        dear.then(|| {
-            let (asked, most) = (format_credits(listing.price), format_credits(limit));
-            let has = format!("asks {asked} credits a second, above the limit of {most}");
-            (Cause::Price, has)
-        })
-    }
+/// Returns the rank of an ask in a buyer's own order.
+fn own_rank(buyer: AccountKey, order: OrderId) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&buyer.0).update(&order.0.to_le_bytes());
+    *hasher.finalize().as_bytes()
 }
 
 /// Formats a price in credits a second, without zeros at the end.
@@ -235,12 +295,16 @@ fn format_credits(price: Price) -> String {
 
 /// Returns whether a word names a device: its kind, or a part of its model's name, in any case.
 fn is_named(word: &str, kind: &str, model: &str) -> bool {
-    let model = model.to_ascii_lowercase();
-    kind.eq_ignore_ascii_case(word) || model.contains(&word.to_ascii_lowercase())
+    let (word, model) = (word.as_bytes(), model.as_bytes());
+    let is_part = || {
+        let mut parts = model.windows(word.len().max(1));
+        word.is_empty() || parts.any(|part| part.eq_ignore_ascii_case(word))
+    };
+    kind.as_bytes().eq_ignore_ascii_case(word) || is_part()
 }
 
-fn is_buyer_refused(listing: &Listing, buyer: AccountKey) -> bool {
-    let accepts = &listing.accepts;
+fn is_buyer_refused(listing: &ListingRef<'_>, buyer: AccountKey) -> bool {
+    let accepts = listing.accepts;
     let named = accepts.excluded.contains(&buyer);
     let closed = !accepts.only.is_empty() && !accepts.only.contains(&buyer);
     named || closed
@@ -248,7 +312,7 @@ fn is_buyer_refused(listing: &Listing, buyer: AccountKey) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{Credits, DeviceId, Name, OrderId, Resources, SpotPrice, Units};
+    use souk_market::{Credits, DeviceId, Name, Resources, SpotPrice, Units};
 
     use super::*;
 
@@ -297,14 +361,19 @@ mod tests {
         }
     }
 
+    /// Selects among listings of one's own.
+    fn choose(demands: &Demands, listings: &[Listing]) -> Choice {
+        demands.choose_asks(listings.iter().map(Listing::as_ref))
+    }
+
     #[test]
     fn of_a_large_book_the_cheapest_of_a_class_are_sent() {
-        let asks = (1..=200).map(|order| listing(order, 1_000 - order));
-        let choice = demands().choose_asks(asks);
+        let asks: Vec<Listing> = (1..=200).map(|n| listing(n, 20_000 - 100 * n)).collect();
+        let choice = choose(&demands(), &asks);
         assert_eq!((choice.seen, choice.eligible), (200, 200));
         assert_eq!(choice.listings.len(), PER_CLASS);
         let dearest = choice.listings.iter().map(|listing| listing.price.0).max();
-        assert_eq!(dearest, Some(800 + PER_CLASS as u64 - 1));
+        assert_eq!(dearest, Some(100 * (PER_CLASS as u64 - 1)));
     }
 
     #[test]
@@ -323,7 +392,7 @@ mod tests {
                 notice_min: Millis(notice_min),
                 ..demands()
             };
-            let choice = wanted.choose_asks([ask.clone()].into_iter());
+            let choice = choose(&wanted, std::slice::from_ref(&ask));
             choice.listings.first().map(|it| (it.price.0, it.notice.0))
         };
         assert_eq!(seen(false, 0), Some((30, 0)));
@@ -338,7 +407,8 @@ mod tests {
             reputation_min: Permille(600),
             ..demands()
         };
-        let choice = wanted.choose_asks((1..=3).map(|order| listing(order, 5)));
+        let asks: Vec<Listing> = (1..=3).map(|order| listing(order, 5)).collect();
+        let choice = choose(&wanted, &asks);
         assert!(choice.listings.is_empty());
         let text: Vec<String> = choice
             .unsuitable
@@ -377,7 +447,7 @@ mod tests {
                 in_parts,
                 ..demands()
             };
-            let choice = wanted.choose_asks(asks().into_iter());
+            let choice = choose(&wanted, &asks());
             let orders = choice
                 .listings
                 .iter()
@@ -407,7 +477,8 @@ mod tests {
             price_max: Some(Price(5)),
             ..demands()
         };
-        let mut choice = wanted.choose_asks((1..=9).map(|order| listing(order, 20 - order)));
+        let asks: Vec<Listing> = (1..=9).map(|order| listing(order, 20 - order)).collect();
+        let mut choice = choose(&wanted, &asks);
         let dear = choice.unsuitable.pop().expect("all are too dear");
         assert_eq!(
             (dear.cause, dear.asks, dear.examples.len()),
@@ -429,7 +500,7 @@ mod tests {
     #[test]
     fn each_demand_rules_out_by_itself() {
         let ask = listing(7, 5);
-        let rules_out = |demands: Demands| demands.unsuitable_cause(&ask).is_some();
+        let rules_out = |demands: Demands| !demands.is_suitable(&ask);
         assert!(!rules_out(demands()));
         assert!(rules_out(Demands {
             excluded: vec![ask.provider],
@@ -468,5 +539,109 @@ mod tests {
             devices: vec!["gpu".to_owned(), "tpu".to_owned()],
             ..demands()
         }));
+    }
+
+    /// Selects as the pages say, one sentence after the other, and copies every ask.
+    fn choose_naively(demands: &Demands, listings: &[Listing]) -> Vec<Listing> {
+        let suits = listings.iter().filter(|it| demands.is_suitable(it));
+        let mut suiting: Vec<Listing> = suits.cloned().collect();
+        let classes: std::collections::BTreeSet<Class> =
+            suiting.iter().map(|it| it.class).collect();
+        let mut chosen = Vec::new();
+        let share = (LISTINGS_MAX / classes.len().max(1)).clamp(1, PER_CLASS);
+        for class in classes.iter().take(LISTINGS_MAX) {
+            for _ in 0..share {
+                let of_class = || suiting.iter().filter(|it| it.class == *class);
+                let taken = |it: &&Listing| chosen.iter().all(|other: &Listing| other != *it);
+                let all = listings.iter().filter(|it| demands.is_suitable(it));
+                let mut all: Vec<u64> = all
+                    .filter(|it| it.class == *class)
+                    .map(|it| it.price.0)
+                    .collect();
+                all.sort_unstable();
+                // The groups of near prices begin at the cheapest that no earlier group has.
+                let mut begins = Vec::<u64>::new();
+                for price in all {
+                    if begins.last().is_none_or(|begin| price * 100 > begin * 101) {
+                        begins.push(price);
+                    }
+                }
+                let group = |it: &Listing| begins.iter().filter(|at| **at <= it.price.0).count();
+                let rank = |it: &&Listing| (group(it), own_rank(demands.buyer, it.order));
+                chosen.extend(of_class().filter(taken).min_by_key(rank).cloned());
+            }
+        }
+        suiting.clear();
+        chosen.sort_by_key(|it| it.order);
+        chosen
+    }
+
+    #[test]
+    fn a_walk_over_borrowed_asks_selects_what_a_naive_one_does() {
+        let mut drawn = 7_u64;
+        let mut draw = |below: u64| {
+            drawn = drawn
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (drawn >> 33) % below
+        };
+        for seed in 0..60 {
+            let classes = 1 + draw(if seed % 10 == 0 { 400 } else { 6 });
+            let asks = (1..=draw(300)).map(|order| {
+                let mut ask = listing(order, 1_000 + draw(60));
+                ask.provider = AccountKey([draw(200) as u8; 32]);
+                ask.class.memory.0 = (draw(classes) % 256) as u8;
+                ask.class.bandwidth.0 = (draw(classes) / 256) as u8;
+                ask
+            });
+            let asks: Vec<Listing> = asks.collect();
+            let wanted = Demands {
+                price_max: Some(Price(1_000 + draw(90))),
+                buyer: AccountKey([draw(200) as u8; 32]),
+                excluded: vec![AccountKey([3; 32])],
+                ..demands()
+            };
+            let choice = choose(&wanted, &asks);
+            assert_eq!(
+                choice.listings,
+                choose_naively(&wanted, &asks),
+                "seed {seed}"
+            );
+            let suiting = asks.iter().filter(|ask| wanted.is_suitable(ask)).count() as u64;
+            let unsuitable: u64 = choice.unsuitable.iter().map(|it| it.asks).sum();
+            assert_eq!((choice.eligible, choice.seen), (suiting, asks.len() as u64));
+            assert_eq!(unsuitable, choice.seen - choice.eligible);
+        }
+    }
+
+    #[test]
+    fn each_class_has_its_share_of_the_answer() {
+        let ask = |order: u64| {
+            let mut ask = listing(order, 5);
+            ask.class.memory.0 = (order / 30) as u8;
+            ask
+        };
+        let asks: Vec<Listing> = (0..30 * 20).map(ask).collect();
+        let choice = choose(&demands(), &asks);
+        let classes: std::collections::BTreeSet<u8> =
+            choice.listings.iter().map(|it| it.class.memory.0).collect();
+        assert_eq!(classes.len(), 20, "the newest class has its share too");
+    }
+
+    #[test]
+    fn buyers_see_equal_asks_in_orders_of_their_own() {
+        let asks: Vec<Listing> = (1..=500).map(|order| listing(order, 1_000)).collect();
+        let seen = |buyer: u8| {
+            let wanted = Demands {
+                buyer: AccountKey([buyer; 32]),
+                ..demands()
+            };
+            let listings = choose(&wanted, &asks).listings;
+            listings.iter().map(|it| it.order).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(251), seen(251));
+        let first = seen(251);
+        let shared = seen(252).iter().filter(|it| first.contains(it)).count();
+        assert!(shared < PER_CLASS / 2, "{shared} of {PER_CLASS} are shared");
     }
 }

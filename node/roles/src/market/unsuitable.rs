@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use souk_market::{Listing, Price};
+use souk_market::{ListingRef, Price};
 
 /// The most examples of one cause, because people read no more.
 const EXAMPLES_MAX: usize = 3;
+
+/// The most asks of one cause that are described in the search for its cheapest examples: a book
+/// has the cheapest of a class first, and a text costs more than all else about an ask.
+const DESCRIBED_MAX: u64 = 512;
 
 /// Why an ask does not suit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -64,16 +68,22 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts one more ask.
-    pub(super) fn add(&mut self, listing: &Listing, (cause, has): (Cause, String)) {
+    /// Counts one more ask; `describe` says what it has in place of the wanted.
+    pub(super) fn add(
+        &mut self,
+        listing: &ListingRef<'_>,
+        cause: Cause,
+        describe: impl FnOnce() -> String,
+    ) {
         let (asks, examples) = self.causes.entry(cause).or_default();
         *asks += 1;
         let is_cheaper = examples
             .last()
             .is_none_or(|(most, _)| listing.price < *most);
-        if examples.len() >= EXAMPLES_MAX && !is_cheaper {
+        if *asks > DESCRIBED_MAX || (examples.len() >= EXAMPLES_MAX && !is_cheaper) {
             return;
         }
+        let has = describe();
         let stated = &listing.resources;
         let emulated = if stated.emulated { " (emulated)" } else { "" };
         let example = format!("{}{emulated} {has}", stated.model);

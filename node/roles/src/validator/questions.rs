@@ -5,7 +5,9 @@
 use std::collections::BTreeSet;
 
 use souk_consensus::StateMachine;
-use souk_market::{Census, Digest, Exchange, JobId, Lease, MarketId, MoneyRequest, Totals};
+use souk_market::{
+    Census, Digest, Exchange, JobId, Lease, ListingRef, MarketId, MoneyRequest, Totals,
+};
 
 use super::exchange::{ExchangeMachine, Watch};
 use crate::market::market_protocol::{Answer, Governance, MONEY_REQUESTS_MAX, Request};
@@ -80,7 +82,12 @@ impl<W: Watch> AnsweringMachine for ExchangeMachine<W> {
 #[must_use]
 pub fn answer_request(exchange: &Exchange, request: Request) -> Answer {
     match request {
-        Request::Book => Answer::Book(exchange.best_asks(BOOK_MAX).collect()),
+        Request::Book => Answer::Book(
+            exchange
+                .best_asks(BOOK_MAX)
+                .map(ListingRef::to_listing)
+                .collect(),
+        ),
         Request::Account(key) => Answer::Account(exchange.account(key).cloned().map(Box::new)),
         Request::Lease(id) => Answer::Lease(exchange.lease(id).cloned().map(Box::new)),
         Request::Leases(key) => {

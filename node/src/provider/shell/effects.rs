@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use souk_folder::clock::unix_ms;
-use souk_market::{AccountKey, Command, LeaseId, Price, Receipt, Refusal};
+use souk_market::{AccountKey, Command, LeaseId, Price, Receipt, Refusal, Side};
 use souk_memory::{ContentId, Tensor};
 use souk_network::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
 use souk_network::protocols::lease;
@@ -324,10 +324,10 @@ async fn look_at_market(provider: Arc<Provider>, asks: bool) -> EffectOutcome {
             false => None,
         };
         let listed = match asks {
-            true => broker.fetch_book().await?,
+            true => broker.fetch_orders(me).await?,
             false => Vec::new(),
         };
-        let mine = listed.into_iter().filter(|listing| listing.provider == me);
+        let mine = listed.iter().filter(|order| order.side == Side::Ask);
         Ok::<_, crate::client::broker::BrokerError>(MarketView {
             leases,
             offered: account
@@ -335,7 +335,7 @@ async fn look_at_market(provider: Arc<Provider>, asks: bool) -> EffectOutcome {
                 .map(|account| account.offered_units(DEVICE))
                 .unwrap_or_default(),
             open_orders: account.map_or(0, |account| account.open_orders),
-            asks: mine.map(|listing| listing.order).collect(),
+            asks: mine.map(|order| order.id).collect(),
             due,
         })
     };

@@ -1,0 +1,106 @@
+//! Measures how long a validator takes to answer `Choose`: `choose ASKS...`. You should run it in
+//! release on an idle machine, where 10,000 asks must not take more than 2 ms. Each ask is of a
+//! provider of its own; there are eight models of device, and the buyer wants one of them.
+
+use std::time::Instant;
+
+use souk_market::{
+    AccountKey, Ask, Batch, BuyerFilter, Command, Credits, DeviceId, Dtype, Exchange, Features,
+    Genesis, KindCode, Limit, Millis, Name, Nonce, Operators, Permille, Price, Regions, Resources,
+    Signature, SignedBatch, Throughput, TimeInForce, Units, VerifiedBatch,
+};
+use souk_roles::market::demands::Demands;
+use souk_roles::market::market_protocol::{Answer, Request};
+use souk_roles::validator::questions::answer_request;
+
+/// How often the question is asked; the median counts.
+const TIMES: usize = 41;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    for word in std::env::args().skip(1) {
+        let exchange = fill_book(word.parse()?)?;
+        let request = Request::Choose(Box::new(demand_one_model()));
+        let (mut times, mut chosen) = (Vec::new(), 0);
+        for _ in 0..TIMES {
+            let (began, request) = (Instant::now(), request.clone());
+            if let Answer::Chosen(choice) = answer_request(&exchange, request) {
+                chosen = choice.listings.len();
+            }
+            times.push(began.elapsed());
+        }
+        times.sort();
+        let median = times[TIMES / 2];
+        println!("{word} asks: {median:?} for {chosen} listings");
+    }
+    Ok(())
+}
+
+fn account_key(number: u32) -> AccountKey {
+    AccountKey(*blake3::hash(&number.to_le_bytes()).as_bytes())
+}
+
+fn fill_book(asks: u32) -> Result<Exchange, Box<dyn std::error::Error>> {
+    let mut genesis = Genesis::new("choose".try_into()?, account_key(u32::MAX));
+    let each = |number| (account_key(number), Name::default(), Credits(1_000_000));
+    genesis.accounts = (0..asks).map(each).collect();
+    let mut exchange = Exchange::new(genesis);
+    for number in 0..asks {
+        let model = u64::from(number % 8);
+        let resources = Resources {
+            kind: KindCode(1),
+            kind_name: "gpu".try_into()?,
+            model: Name::try_from(format!("model {model}"))?,
+            memory_bytes: 8 << (30 + model),
+            memory_bandwidth: 100 << 30,
+            throughput: Throughput::default().with(Dtype::F16, 80_000_000),
+            // Measured figures differ from one device to the next.
+            launch_overhead_ns: u64::from(number),
+            ..Resources::default()
+        };
+        let ask = Ask {
+            device: DeviceId(1),
+            capacity: Units(1),
+            resources,
+            limit: Limit::Price(Price(1_000 + u64::from(number % 5) * 10)),
+            quantity: Units(1),
+            duration_min: Millis(1),
+            duration_max: Millis(3_600_000),
+            notice: Millis(0),
+            spot: Vec::new(),
+            idle: Permille(100),
+            accepts: BuyerFilter::default(),
+            tif: TimeInForce::Gtc,
+        };
+        let batch = Batch {
+            market: exchange.market(),
+            account: account_key(number),
+            nonce: Nonce(1),
+            expires: Millis(60_000),
+            commands: vec![Command::PlaceAsk(Box::new(ask))],
+        };
+        let signature = Signature([0; 64]);
+        let batch = VerifiedBatch::from_own_log(SignedBatch { batch, signature })?;
+        let outcome = exchange.apply(Millis(1_000), &batch);
+        outcome.outcomes[0].clone().into_result()?;
+    }
+    Ok(exchange)
+}
+
+fn demand_one_model() -> Demands {
+    Demands {
+        buyer: account_key(u32::MAX),
+        excluded: Vec::new(),
+        real_only: false,
+        price_max: None,
+        notice_min: Millis(0),
+        spot: false,
+        regions: Regions(0),
+        reputation_min: Permille(0),
+        power_known: false,
+        features: Features(0),
+        operators: Operators::default(),
+        nodes: Vec::new(),
+        in_parts: false,
+        devices: vec!["model 3".to_owned()],
+    }
+}

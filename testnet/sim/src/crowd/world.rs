@@ -1,0 +1,425 @@
+//! The world of a crowd: its machines, each with the market client of a real node, and the loop
+//! that gives each event of the wheel to the core that it is for.
+
+mod checks;
+mod customer;
+mod links;
+pub(super) mod report;
+mod seller;
+mod validators;
+
+use std::collections::BTreeMap;
+
+use souk_market::{AccountKey, Credits, Genesis, MarketId, Millis, Name, SignedBatch, SigningKey};
+use souk_roles::clock::{Micros, Now};
+use souk_roles::effect::Ticket;
+use souk_roles::lease::{BuyerMessage, Opening, ProviderMessage};
+use souk_roles::market::client::{
+    Action, CallId, Event as ClientEvent, MarketClient, NoReply, RequestAttempt, ValidatorAnswer,
+    ValidatorIndex, WatchId,
+};
+use souk_roles::market::market_protocol::Request;
+use souk_roles::{job, provider};
+
+use self::checks::Ledger;
+use self::customer::{Customer, Job};
+use self::links::LeaseLink;
+use self::seller::Seller;
+use self::validators::Validators;
+use super::CrowdConfig;
+use super::counts::{CrowdCounts, Traffic};
+use super::supply;
+use super::wheel::Wheel;
+use crate::machine::{EPOCH_MS, TRUSTED};
+use crate::random::Random;
+use crate::resources::key;
+
+/// What an account begins with: enough that no honest buyer runs out within a day.
+const PURSE: Credits = Credits(1_000_000_000_000);
+
+/// How long after its last arrival a run lets its leases end, in microseconds: the longest work,
+/// and the time in which the market closes a lease that nobody settles.
+pub const SETTLE_US: u64 = 4 * 3_600_000_000;
+
+/// A machine with an account: the first are providers, the others buyers.
+pub struct Machine {
+    pub account: AccountKey,
+    pub key: SigningKey,
+    pub client: MarketClient,
+    /// Rises whenever its process ends; events of earlier lives must have no effect.
+    pub life: u32,
+    pub region: usize,
+    /// The watch that a validator serves.
+    pub watch: Option<WatchId>,
+    wakes: Option<u64>,
+    calls: u64,
+}
+
+/// What can happen to a machine, a job or a validator.
+pub enum CrowdEvent {
+    ClientWake(usize, u32),
+    ProviderWake(usize, u32),
+    JobWake(u64),
+    Put(Box<Put>),
+    /// A validator has the moment at which it answers a question.
+    Ready(Box<Put>),
+    Commit(Box<Put>),
+    Tick,
+    Heard(
+        usize,
+        u32,
+        RequestAttempt,
+        Box<Result<ValidatorAnswer, NoReply>>,
+    ),
+    AskTime(usize, u32, usize),
+    Time(usize, u32, usize),
+    Watch(usize, u32, WatchId),
+    Watched(usize, u32, WatchId),
+    ProviderDone(usize, u32, Ticket, Box<provider::Answer>),
+    JobDone(u64, Ticket, Box<job::Answer>),
+    Frame(u64, Box<LeaseFrame>),
+    Arrive,
+    Leave(usize, u32),
+    Return(usize),
+}
+
+/// A question of a machine to a validator.
+pub struct Put {
+    pub actor: usize,
+    pub life: u32,
+    pub putting: RequestAttempt,
+    pub node: usize,
+    pub question: Request,
+}
+
+/// A frame on the stream of a lease.
+pub enum LeaseFrame {
+    Opening(Opening),
+    Buyer(BuyerMessage),
+    Provider(ProviderMessage),
+    /// The opener's end closed or broke.
+    BuyerGone,
+    /// The provider's end closed or broke.
+    ProviderGone,
+}
+
+/// The world: see the module.
+pub struct Crowd {
+    pub config: CrowdConfig,
+    pub now: u64,
+    pub wheel: Wheel<CrowdEvent>,
+    pub random: Random,
+    pub market: MarketId,
+    pub machines: Vec<Machine>,
+    pub sellers: Vec<Seller>,
+    pub buyers: Vec<Customer>,
+    pub jobs: BTreeMap<u64, Job>,
+    pub jobs_begun: u64,
+    pub links: BTreeMap<u64, LeaseLink>,
+    pub links_opened: u64,
+    pub validators: Validators,
+    pub actors: BTreeMap<AccountKey, usize>,
+    pub ledger: Ledger,
+    pub counts: CrowdCounts,
+    /// The traffic of the run, once its demand has ended.
+    pub traffic: Option<Traffic>,
+    pub mean_length: u64,
+    /// Hash of the memory of each job and provider at the end of its life.
+    pub cores: blake3::Hasher,
+}
+
+impl Crowd {
+    /// Creates a world at its beginning, with every provider present.
+    pub fn new(config: &CrowdConfig) -> Self {
+        let mut random = Random::new(config.seed, "crowd");
+        let count = config.providers + config.buyers;
+        let operator = key(&mut random);
+        let name = Name::try_from("crowd").expect("a short plain name");
+        let mut genesis = Genesis::new(name, (&operator).into());
+        let keys: Vec<SigningKey> = (0..count).map(|_| key(&mut random)).collect();
+        for (number, key) in keys.iter().enumerate() {
+            let name = Name::try_from(format!("actor {number}")).expect("a short plain name");
+            genesis.accounts.push((key.into(), name, PURSE));
+        }
+        let market = genesis.market_id();
+        let machine = |key: SigningKey, random: &mut Random| Machine {
+            account: (&key).into(),
+            client: MarketClient::new((&key).into(), market, config.replicas),
+            key,
+            life: 0,
+            region: supply::draw_region(random),
+            watch: None,
+            wakes: None,
+            calls: 0,
+        };
+        let machines: Vec<Machine> = keys
+            .into_iter()
+            .map(|key| machine(key, &mut random))
+            .collect();
+        let sellers = (0..config.providers).map(|_| Seller::draw(config, &mut random));
+        let sellers: Vec<Seller> = sellers.collect();
+        let accounts = machines.iter().enumerate();
+        let mut world = Self {
+            config: config.clone(),
+            now: 0,
+            wheel: Wheel::default(),
+            market,
+            actors: accounts.map(|(actor, it)| (it.account, actor)).collect(),
+            machines,
+            buyers: (0..config.buyers).map(|_| Customer::default()).collect(),
+            jobs: BTreeMap::new(),
+            jobs_begun: 0,
+            links: BTreeMap::new(),
+            links_opened: 0,
+            validators: Validators::new(config.replicas, &genesis),
+            ledger: Ledger::new(&sellers),
+            sellers,
+            counts: CrowdCounts::default(),
+            traffic: None,
+            mean_length: supply::mean_length(),
+            cores: blake3::Hasher::new(),
+            random,
+        };
+        world.begin_run();
+        world
+    }
+
+    /// Starts providers over the first minute, and demand after it.
+    fn begin_run(&mut self) {
+        for actor in 0..self.config.providers {
+            let at = self.random.draw_below(60_000_000);
+            self.add_event(at, CrowdEvent::Return(actor));
+        }
+        for buyer in self.config.providers..self.machines.len() {
+            let account = self.machines[buyer].account;
+            self.tell_client(buyer, ClientEvent::Watch(account));
+        }
+        self.add_event(60_000_000, CrowdEvent::Arrive);
+    }
+
+    /// Plays the hours of demand and the settling after them. Providers stay from then on.
+    pub fn play(&mut self) {
+        while let Some((time, event)) = self.wheel.take_next() {
+            if time > self.config.end_us() {
+                if self.traffic.is_none() {
+                    self.traffic = Some(self.sum_traffic());
+                }
+                if self.is_at_rest() {
+                    break;
+                }
+            }
+            if time > self.config.end_us() + SETTLE_US {
+                break;
+            }
+            self.now = time;
+            self.counts.events += 1;
+            self.handle_event(event);
+        }
+        for job in self.jobs.values() {
+            self.cores.update(job.core.digest().as_bytes());
+        }
+        for seller in &self.sellers {
+            if let Some(core) = &seller.core {
+                self.cores.update(&core.digest());
+            }
+        }
+    }
+
+    /// Returns what was sent and computed so far.
+    pub fn sum_traffic(&self) -> Traffic {
+        let sellers = || self.sellers.iter();
+        Traffic {
+            questions: sellers().map(|seller| seller.questions).sum(),
+            bytes: sellers().map(|seller| seller.bytes).sum(),
+            idle_questions: sellers().map(|seller| seller.idle_questions).sum(),
+            idle_bytes: sellers().map(|seller| seller.idle_bytes).sum(),
+            validator_us: self.validators.busy_us_max(),
+            log_bytes: self.validators.log_bytes,
+            commands: self.validators.commands,
+            lease_messages: self.counts.lease_messages,
+            asks: self.validators.exchange().census().orders,
+            by_kind: self.validators.questions.clone(),
+        }
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.jobs.is_empty() && self.ledger.open_count() == 0
+    }
+
+    /// Returns whether demand and churn go on.
+    pub fn is_running(&self) -> bool {
+        self.now < self.config.end_us()
+    }
+
+    pub fn add_event(&mut self, time: u64, event: CrowdEvent) {
+        self.wheel.add_event(time.max(self.now), event);
+    }
+
+    fn handle_event(&mut self, event: CrowdEvent) {
+        let lives = |world: &Crowd, actor: usize, life: u32| world.machines[actor].life == life;
+        match event {
+            CrowdEvent::ClientWake(actor, life) => {
+                let machine = &mut self.machines[actor];
+                if machine.life == life && machine.wakes == Some(self.now) {
+                    machine.wakes = None;
+                    self.tell_client(actor, ClientEvent::TimerFired);
+                }
+            }
+            CrowdEvent::ProviderWake(actor, life) if lives(self, actor, life) => {
+                self.wake_provider(actor);
+            }
+            CrowdEvent::JobWake(job) => self.wake_job(job),
+            CrowdEvent::Put(put) => self.on_put(put),
+            CrowdEvent::Ready(put) => self.on_ready(*put),
+            CrowdEvent::Commit(put) => self.on_commit(*put),
+            CrowdEvent::Tick => self.on_tick(),
+            CrowdEvent::Heard(actor, life, putting, heard) if lives(self, actor, life) => {
+                let heard = *heard;
+                self.tell_client(actor, ClientEvent::Heard { putting, heard });
+            }
+            CrowdEvent::AskTime(actor, life, node) => self.on_ask_time(actor, life, node),
+            CrowdEvent::Time(actor, life, node) if lives(self, actor, life) => {
+                let way = supply::way_us(self.validators.region(node), self.machines[actor].region);
+                let time = Millis(EPOCH_MS + self.now.saturating_sub(way) / 1_000);
+                let validator = self.index_of(actor, node);
+                self.tell_client(actor, ClientEvent::Time { validator, time });
+            }
+            CrowdEvent::Watch(actor, life, watch) if lives(self, actor, life) => {
+                self.machines[actor].watch = Some(watch);
+                self.report_change(actor, self.now);
+            }
+            CrowdEvent::Watched(actor, life, watch) if lives(self, actor, life) => {
+                let goes_on = true;
+                self.tell_client(actor, ClientEvent::Watched { watch, goes_on });
+            }
+            CrowdEvent::ProviderDone(actor, life, ticket, answer) if lives(self, actor, life) => {
+                self.on_provider_done(actor, ticket, *answer);
+            }
+            CrowdEvent::JobDone(job, ticket, answer) => self.on_job_done(job, ticket, *answer),
+            CrowdEvent::Frame(link, frame) => self.on_frame(link, *frame),
+            CrowdEvent::Arrive => self.on_arrival(),
+            CrowdEvent::Leave(actor, life) if lives(self, actor, life) => self.on_leave(actor),
+            CrowdEvent::Return(actor) => self.start_provider(actor),
+            _ => {}
+        }
+    }
+
+    /// Returns the moment by a machine's clocks.
+    pub fn moment_of(&self, actor: usize) -> Now {
+        Now {
+            tick: Micros(self.now),
+            log: self.machines[actor].client.log_time(self.own_time()),
+        }
+    }
+
+    fn own_time(&self) -> Millis {
+        Millis(EPOCH_MS + self.now / 1_000)
+    }
+
+    /// Returns the validator behind a place in a client's list: each has an order of its own.
+    fn node_of(&self, actor: usize, index: ValidatorIndex) -> usize {
+        (index.0 + actor) % self.config.replicas
+    }
+
+    fn index_of(&self, actor: usize, node: usize) -> ValidatorIndex {
+        let replicas = self.config.replicas;
+        ValidatorIndex((node + replicas - actor % replicas) % replicas)
+    }
+
+    /// Returns the id of a machine's next call.
+    pub fn next_call(&mut self, actor: usize) -> CallId {
+        let machine = &mut self.machines[actor];
+        machine.calls += 1;
+        CallId(machine.calls)
+    }
+
+    /// Replaces a machine's client, because its process ended.
+    pub fn end_process(&mut self, actor: usize) {
+        let (market, replicas) = (self.market, self.config.replicas);
+        let machine = &mut self.machines[actor];
+        machine.life += 1;
+        machine.watch = None;
+        machine.wakes = None;
+        machine.client = MarketClient::new(machine.account, market, replicas);
+    }
+
+    /// Gives an event to a machine's client, and carries out its actions.
+    pub fn tell_client(&mut self, actor: usize, event: ClientEvent) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let (now, own) = (self.moment_of(actor), self.own_time());
+            let own = Micros::from_millis(own.0);
+            let own = own.plus(Micros(self.now % 1_000));
+            for action in self.machines[actor].client.apply(now, own, event) {
+                events.extend(self.carry_out_client(actor, action));
+            }
+        }
+        let machine = &mut self.machines[actor];
+        let wakes = machine.client.wakes_at().map(|at| at.0.max(self.now));
+        if let Some(at) = wakes
+            && machine.wakes.is_none_or(|known| known > at)
+        {
+            machine.wakes = Some(at);
+            let life = machine.life;
+            self.add_event(at, CrowdEvent::ClientWake(actor, life));
+        }
+    }
+
+    fn carry_out_client(&mut self, actor: usize, action: Action) -> Option<ClientEvent> {
+        let life = self.machines[actor].life;
+        match action {
+            Action::Sign { asked, batch } => {
+                let (batch, signature) = (*batch, TRUSTED);
+                let batch = Box::new(SignedBatch { batch, signature });
+                return Some(ClientEvent::Signed { asked, batch });
+            }
+            Action::Put {
+                putting,
+                validator,
+                question,
+                ..
+            } => {
+                let node = self.node_of(actor, validator);
+                let at = self.now + self.way_to(actor, node);
+                let put = Put {
+                    actor,
+                    life,
+                    putting,
+                    node,
+                    question: *question,
+                };
+                self.add_event(at, CrowdEvent::Put(Box::new(put)));
+            }
+            Action::AskTime(validator) => {
+                let node = self.node_of(actor, validator);
+                let at = self.now + self.way_to(actor, node);
+                self.add_event(at, CrowdEvent::AskTime(actor, life, node));
+            }
+            // A validator answers a question whose asker no longer waits, in vain.
+            Action::Stop(_) => self.counts.questions_stopped += 1,
+            Action::Watch {
+                watch, validator, ..
+            } => {
+                let node = self.node_of(actor, validator);
+                let at = self.now + self.way_to(actor, node);
+                self.add_event(at, CrowdEvent::Watch(actor, life, watch));
+            }
+            Action::Unwatch(_) => self.machines[actor].watch = None,
+            Action::Changed(_) => match actor < self.config.providers {
+                true => self.tell_provider(actor, provider::Event::Changed),
+                false => self.look_at_followed(actor),
+            },
+            Action::WatchLost(_) => {}
+            Action::Reply { asked, reply } => match actor < self.config.providers {
+                true => self.on_provider_reply(actor, asked, reply),
+                false => self.on_buyer_reply(actor, asked, reply),
+            },
+        }
+        None
+    }
+
+    /// Returns the time of a message between a machine and a validator.
+    pub fn way_to(&self, actor: usize, node: usize) -> u64 {
+        supply::way_us(self.machines[actor].region, self.validators.region(node))
+    }
+}
