@@ -1,7 +1,6 @@
 //! Defines the command line of `souk`: [`Args`] with every [`Command`] and its options, which clap
 //! parses. Most submodules hold the arguments of one group of commands, and `commands` carries out
-//! what they parse. The doc comments of the arguments are the help text that users read, and golden
-//! files in `cli/tests/help` pin it.
+//! what they parse. The arguments' doc comments are the help text; `cli/tests/help` pins it.
 
 mod account;
 mod device;
@@ -407,11 +406,10 @@ pub struct ProviderInitArgs {
     /// list` to emulate.
     #[arg(long)]
     pub device: Option<String>,
-    /// Sell a model of an inference engine on this machine instead of a device: the base URL of
-    /// the engine's OpenAI API, such as http://127.0.0.1:8000/v1.
-    #[arg(long, value_name = "URL", requires_all = ["model", "out"],
-          conflicts_with_all = ["device", "price", "onnxruntime", "no_isolation", "strategy",
-                                "leases"])]
+    /// Sell a model of an inference engine instead of a device: the base URL of its OpenAI API,
+    /// such as http://127.0.0.1:8000/v1; on another machine it must be https.
+    #[arg(long, value_name = "URL", requires_all = ["model", "out"], conflicts_with_all = [
+        "device", "price", "onnxruntime", "no_isolation", "strategy", "leases"])]
     pub endpoint: Option<String>,
     /// With --endpoint: the model, as the engine names it.
     #[arg(long, value_name = "NAME", requires = "endpoint")]
@@ -420,10 +418,15 @@ pub struct ProviderInitArgs {
     /// quarter of an output token.
     #[arg(long, value_name = "CREDITS", requires = "endpoint")]
     pub out: Option<f64>,
-    /// With --endpoint: the file with the key that the engine wants; souk sends it to the engine
-    /// alone.
+    /// With --endpoint: the file with the engine's key, which no other user should be able to read.
     #[arg(long, value_name = "PATH", requires = "endpoint")]
     pub key_file: Option<PathBuf>,
+    /// With --endpoint: the certificate authorities for an https engine, in place of the system's.
+    #[arg(long, value_name = "PATH", requires = "endpoint")]
+    pub ca_file: Option<PathBuf>,
+    /// With --endpoint: tell buyers that the engine is not yours but a service's.
+    #[arg(long, requires = "endpoint")]
+    pub resold: bool,
     /// With --endpoint: how many buyers can be answered at once.
     #[arg(long, value_name = "N", requires = "endpoint", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]

@@ -2,26 +2,33 @@
 //! llama-server, Ollama or any other with OpenAI's HTTP API.
 //!
 //! The engine sees a body that [`upstream`] builds from a fixed list of fields, on one path, at one
-//! address of this machine. Its text goes to the buyer piece by piece (`pieces`), and souk counts
+//! origin. Its text goes to the buyer piece by piece (`pieces`), and souk counts
 //! it; souk never bills what the engine says of its usage.
 
+pub mod engine_key;
 pub(crate) mod pieces;
 mod sse;
+pub mod transport;
 pub mod upstream;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hyper::header::HeaderValue;
+use hyper::StatusCode;
 
-use souk_market::NameFault;
+use souk_market::{NameFault, Resources};
+use souk_roles::clock::Micros;
+use souk_roles::tokens::capacity::EngineCapacity;
 use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
 use tokio::time::Instant;
 
+use engine_key::EngineKey;
 use pieces::PieceSink;
 use souk_folder::config::EndpointChoice;
-use upstream::{Upstream, UpstreamError, UrlFault};
+use transport::UrlFault;
+use upstream::{Upstream, UpstreamError};
 
 /// An answer ends this long before its lease does, so that the buyer can still receive it.
 const HANDOVER: Duration = Duration::from_secs(2);
@@ -34,6 +41,9 @@ const DRAIN_MAX: Duration = Duration::from_secs(5);
 pub struct Endpoint {
     card: TextCard,
     upstream: Upstream,
+    is_resold: bool,
+    capacity: Mutex<EngineCapacity>,
+    opened: Instant,
 }
 
 /// Why an endpoint cannot be sold.
@@ -69,15 +79,24 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Creates an endpoint, without a call of its engine.
+    /// Creates an endpoint that answers so many requests at once, without a call of its engine.
     ///
     /// # Errors
     /// When the model's name, the URL or the file of the key cannot be used.
-    pub fn new(choice: &EndpointChoice) -> Result<Endpoint, EndpointError> {
-        let key = choice.key_file.as_deref().map(read_key).transpose()?;
+    pub fn new(choice: &EndpointChoice, slots: u32) -> Result<Endpoint, EndpointError> {
+        let load = |path: &PathBuf| {
+            EngineKey::load(path).map_err(|why| EndpointError::Key {
+                path: path.clone(),
+                why,
+            })
+        };
+        let key = choice.key_file.as_ref().map(load).transpose()?;
         Ok(Endpoint {
             card: TextCard::new(&choice.model).map_err(EndpointError::Model)?,
-            upstream: Upstream::new(&choice.url, key)?,
+            upstream: Upstream::new(&choice.url, key, choice.ca_file.as_deref())?,
+            is_resold: choice.resold,
+            capacity: Mutex::new(EngineCapacity::new(slots)),
+            opened: Instant::now(),
         })
     }
 
@@ -85,6 +104,61 @@ impl Endpoint {
     #[must_use]
     pub fn card(&self) -> &TextCard {
         &self.card
+    }
+
+    /// Returns what its ask states.
+    #[must_use]
+    pub fn resources(&self) -> Resources {
+        match self.is_resold {
+            true => self.card.to_resold_resources(),
+            false => self.card.to_resources(),
+        }
+    }
+
+    /// Returns how many requests the engine should get at once now.
+    pub(crate) fn slots_now(&self) -> u32 {
+        self.lock_capacity().slots(self.now())
+    }
+
+    fn now(&self) -> Micros {
+        let age = self.opened.elapsed().as_micros();
+        Micros(u64::try_from(age).unwrap_or(u64::MAX))
+    }
+
+    fn lock_capacity(&self) -> MutexGuard<'_, EngineCapacity> {
+        self.capacity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what a failure says of the engine, and tells the owner how to mend it.
+    fn note_failure(&self, error: &UpstreamError) {
+        let now = self.now();
+        match error {
+            UpstreamError::Busy { .. } => self.lock_capacity().on_busy(now),
+            UpstreamError::Connect { .. } => self.lock_capacity().on_unreachable(now),
+            UpstreamError::Refused { status, .. } => match *status {
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                    self.lock_capacity().on_unreachable(now);
+                    tracing::error!(
+                        %error,
+                        "the engine refuses this provider's key: put a valid one into the file of \
+                         key_file, and start the provider again"
+                    );
+                    return;
+                }
+                StatusCode::PAYMENT_REQUIRED => {
+                    self.lock_capacity().on_unreachable(now);
+                    tracing::error!(
+                        %error,
+                        "the account at the engine has no credit left: top it up"
+                    );
+                    return;
+                }
+                status if status.is_server_error() => self.lock_capacity().on_busy(now),
+                _ => {}
+            },
+            UpstreamError::Broken(_) | UpstreamError::Silent(_) | UpstreamError::Damaged(_) => {}
+        }
+        tracing::warn!(%error, "the engine did not answer a request");
     }
 
     /// Returns a name for people, such as `qwen/qwen3-8b at http://127.0.0.1:8000/v1`.
@@ -130,9 +204,13 @@ impl Endpoint {
         };
         let mut chat = match begun {
             Ok(Ok(chat)) => chat,
-            Ok(Err(error)) => return to_answer(&error),
+            Ok(Err(error)) => {
+                self.note_failure(&error);
+                return to_answer(&error);
+            }
             Err(_) => return TextAnswer::without_text(Finish::Expired, String::new()),
         };
+        self.lock_capacity().on_answered();
         let mut message = String::new();
         let mut text = AnswerText::default();
         let finish = loop {
@@ -143,6 +221,7 @@ impl Endpoint {
             let piece = match next {
                 Err(_) => break Finish::Expired,
                 Ok(Err(error)) => {
+                    self.note_failure(&error);
                     let failed = to_answer(&error);
                     message = failed.message;
                     break failed.finish;
@@ -173,27 +252,9 @@ impl Endpoint {
     }
 }
 
-/// Reads the key of an engine, one line of visible characters.
-fn read_key(path: &Path) -> Result<HeaderValue, EndpointError> {
-    let fault = |why: String| EndpointError::Key {
-        path: path.to_owned(),
-        why,
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
-    let key = text.trim();
-    if key.is_empty() {
-        return Err(fault("the file is empty".to_owned()));
-    }
-    let header = HeaderValue::from_str(&format!("Bearer {key}"));
-    let mut header = header.map_err(|_| fault("it is not one line of text".to_owned()))?;
-    // So that no log shows it.
-    header.set_sensitive(true);
-    Ok(header)
-}
-
-/// Returns an answer without text that says what went wrong. It names no address.
+/// Returns an answer without text that says what went wrong. It names no address, and nothing of
+/// the provider's account at the engine.
 fn to_answer(error: &UpstreamError) -> TextAnswer {
-    tracing::warn!(%error, "the engine did not answer a request");
     let (finish, message) = match error {
         UpstreamError::Busy { .. } => (Finish::Busy, "the engine is busy".to_owned()),
         // Only these say that the request is at fault, and not the engine.
@@ -205,9 +266,13 @@ fn to_answer(error: &UpstreamError) -> TextAnswer {
                 format!("the engine answered {status}: {message}"),
             )
         }
-        UpstreamError::Refused { status, .. } => {
+        UpstreamError::Refused { status, .. } if status.is_server_error() => {
             (Finish::Interrupted, format!("the engine answered {status}"))
         }
+        UpstreamError::Refused { .. } => (
+            Finish::Interrupted,
+            "the engine does not answer this provider".to_owned(),
+        ),
         UpstreamError::Silent(_) => (
             Finish::Interrupted,
             "the engine gave no text in time".to_owned(),

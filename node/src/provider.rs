@@ -38,7 +38,7 @@ use souk_folder::facts::FactLogError;
 use souk_folder::key::NodeKey;
 use souk_folder::limits::{LimitRefusal, ProviderLimits};
 use souk_folder::market_file::MarketFile;
-use souk_market::{Name, NameFault, Resources};
+use souk_market::{Name, NameFault, Resources, Units};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
 use souk_network::content::access::SHOWN_FILE;
 use souk_network::content::links::LINKS_FILE;
@@ -446,8 +446,15 @@ impl Provider {
         *self.sums.borrow()
     }
 
+    /// Returns how many leases can be sold at once now, whatever the owner's limit: an engine can
+    /// have less room, or be out of reach.
+    fn slots_now(&self) -> Units {
+        let endpoint = self.engine.as_endpoint();
+        Units(endpoint.map_or(u32::MAX, |endpoint| endpoint.slots_now()))
+    }
+
     /// Tells the shell when something on this machine changes the next ask: the owner's price, the
-    /// hours, the room on the disk, or the device's measured speed.
+    /// hours, the room on the disk, the room of the engine, or the device's measured speed.
     async fn watch_terms(self: &Arc<Self>, tell: mpsc::Sender<Signal>) {
         let mut before = None;
         loop {
@@ -455,7 +462,8 @@ impl Provider {
             let read = tokio::task::spawn_blocking(move || {
                 let terms = provider.terms.as_written(&provider.home).local_terms();
                 let is_speed_due = provider.pace.has_changed(provider.known_times());
-                ((terms, provider.disk.has_room()), is_speed_due)
+                let slots = provider.slots_now();
+                ((terms, provider.disk.has_room(), slots), is_speed_due)
             });
             let (now, is_speed_due) = read.await.expect("reading the terms does not panic");
             let is_other = before.as_ref().is_some_and(|before| *before != now);

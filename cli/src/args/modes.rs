@@ -15,7 +15,7 @@ use super::ProviderInitArgs;
 const MARKET_OPTIONS: [&str; 5] = ["model", "listen", "cors", "budget", "local"];
 
 /// The options of `souk provider init` that have an effect with `--endpoint`.
-const ENDPOINT_OPTIONS: [&str; 13] = [
+const ENDPOINT_OPTIONS: [&str; 15] = [
     "yes",
     "dry_run",
     "name",
@@ -24,6 +24,8 @@ const ENDPOINT_OPTIONS: [&str; 13] = [
     "model",
     "out",
     "key_file",
+    "ca_file",
+    "resold",
     "slots",
     "region",
     "hours",
@@ -145,7 +147,8 @@ mod tests {
             let name = option.split(' ').next().unwrap();
             assert!(refused.contains(name), "{refused}");
         }
-        let kept = "--yes --hours 20:00-08:00 --min-reputation 510 --band 22:00-06:00=70 --slots 3";
+        let kept = "--yes --hours 20:00-08:00 --min-reputation 510 --band 22:00-06:00=70 --slots 3 \
+                    --resold --ca-file a";
         check(&format!("{line} {kept}")).unwrap();
     }
 }

@@ -28,6 +28,7 @@ pub fn print_offers(offers: Vec<TextOfferView>) {
         "in a million",
         "out a million",
         "reputation",
+        "engine",
         "ask",
     ];
     let mut table = Table::new(&header);
@@ -35,7 +36,16 @@ pub fn print_offers(offers: Vec<TextOfferView>) {
         let [input, output] = prices(offer.price);
         let (free, reputation) = (offer.free_slots.to_string(), offer.reputation.to_string());
         let ask = offer.ask.to_string();
-        table.add_row([offer.provider_name, free, input, output, reputation, ask]);
+        let engine = if offer.resold { "resold" } else { "own" }.to_owned();
+        table.add_row([
+            offer.provider_name,
+            free,
+            input,
+            output,
+            reputation,
+            engine,
+            ask,
+        ]);
     }
     table.print();
 }

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,14 +13,14 @@ use crate::common::Market;
 use crate::http::asked;
 use crate::seller::{Seller, until};
 
-const MODEL: &str = "qwen/qwen3-8b";
+pub const MODEL: &str = "qwen/qwen3-8b";
 
 /// What the engine says, in pieces.
-const PIECES: [&str; 4] = ["A market ", "is where ", "strangers ", "trade."];
+pub const PIECES: [&str; 4] = ["A market ", "is where ", "strangers ", "trade."];
 
 /// How an engine behaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Manner {
+pub enum Manner {
     Well,
     /// It has no room.
     Busy,
@@ -31,44 +32,64 @@ enum Manner {
     Refuses,
     /// It waits a while before each piece.
     Slow,
+    /// It sends its clients to another path of its own.
+    Moved,
+    /// It lists its models, and then refuses the key, which it repeats.
+    Revoked,
 }
 
 /// How long a slow engine takes for a piece.
 const SLOW: Duration = Duration::from_millis(400);
 
 /// The key that an engine wants.
-const KEY: &str = "sk-of-the-engine";
+pub const KEY: &str = "sk-of-the-engine";
 
 /// An engine with OpenAI's HTTP API that refuses every path and field but those that souk sends.
-struct Engine {
-    url: String,
+pub struct Engine {
+    pub url: String,
     /// The bodies of its requests.
     asked: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Engine {
-    fn start(manner: Manner) -> Engine {
+    pub fn start(manner: Manner) -> Engine {
+        Engine::start_behind("http", manner, |stream| stream)
+    }
+
+    /// Starts an engine whose connections are opened by `open`.
+    pub fn start_behind<S: Read + Write>(
+        scheme: &str,
+        manner: Manner,
+        open: impl Fn(TcpStream) -> S + Clone + Send + 'static,
+    ) -> Engine {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let url = format!("http://{}/v1", listener.local_addr().expect("it listens"));
+        let url = format!(
+            "{scheme}://{}/v1",
+            listener.local_addr().expect("it listens")
+        );
         let asked = Arc::<Mutex<Vec<Value>>>::default();
         let seen = asked.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let seen = seen.clone();
-                std::thread::spawn(move || drop(serve(stream, manner, &seen)));
+                let (seen, open) = (seen.clone(), open.clone());
+                std::thread::spawn(move || drop(serve(open(stream), manner, &seen)));
             }
         });
         Engine { url, asked }
     }
 
-    fn requests(&self) -> Vec<Value> {
+    pub fn requests(&self) -> Vec<Value> {
         self.asked.lock().expect("nobody panicked").clone()
     }
 }
 
 /// Serves one request.
-fn serve(mut stream: TcpStream, manner: Manner, seen: &Mutex<Vec<Value>>) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
+fn serve<S: Read + Write>(
+    stream: S,
+    manner: Manner,
+    seen: &Mutex<Vec<Value>>,
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
     let mut first = String::new();
     reader.read_line(&mut first)?;
     let (mut length, mut has_key) = (0, false);
@@ -86,6 +107,7 @@ fn serve(mut stream: TcpStream, manner: Manner, seen: &Mutex<Vec<Value>>) -> std
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
+    let mut stream = reader.into_inner();
     if !has_key {
         let error = json!({ "error": { "message": "no key" } }).to_string();
         return answer(&mut stream, "401 Unauthorized", &error);
@@ -128,6 +150,14 @@ fn serve(mut stream: TcpStream, manner: Manner, seen: &Mutex<Vec<Value>>) -> std
         let error = json!({ "error": { "message": "it is too long" } }).to_string();
         return answer(&mut stream, "400 Bad Request", &error);
     }
+    if manner == Manner::Revoked {
+        let error = json!({ "error": { "message": format!("{KEY} is revoked") } }).to_string();
+        return answer(&mut stream, "401 Unauthorized", &error);
+    }
+    if manner == Manner::Moved {
+        let status = "307 Temporary Redirect\r\nlocation: /v1/chat/completions?moved";
+        return answer(&mut stream, status, "{}");
+    }
     if manner == Manner::Busy {
         return answer(&mut stream, "429 Too Many Requests", "{}");
     }
@@ -155,15 +185,17 @@ fn serve(mut stream: TcpStream, manner: Manner, seen: &Mutex<Vec<Value>>) -> std
         stream.flush()?;
     }
     let end = json!({ "choices": [{ "delta": {}, "finish_reason": "stop" }] });
-    write!(stream, "data: {end}\n\ndata: [DONE]\n\n")
+    write!(stream, "data: {end}\n\ndata: [DONE]\n\n")?;
+    stream.flush()
 }
 
-fn answer(stream: &mut TcpStream, status: &str, body: &str) -> std::io::Result<()> {
+fn answer(stream: &mut impl Write, status: &str, body: &str) -> std::io::Result<()> {
     let length = body.len();
     write!(
         stream,
         "HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}"
-    )
+    )?;
+    stream.flush()
 }
 
 /// A question of 16 bytes, which are 4 tokens.
@@ -178,7 +210,7 @@ fn question(more: &Value) -> Value {
 }
 
 /// The answer of a server to a question.
-fn ask(server: &Server, more: &Value) -> crate::http::Answer {
+pub fn ask(server: &Server, more: &Value) -> crate::http::Answer {
     let body = question(more);
     server.client.post("/v1/chat/completions", &[], &body)
 }
@@ -213,13 +245,21 @@ fn text_of(events: &[String]) -> String {
     parts.collect()
 }
 
+/// The path of a file with the engine's key that only its owner can read.
+pub fn write_key(market: &Market) -> String {
+    let key = market.path("engine-key");
+    std::fs::write(&key, format!("{KEY}\n")).expect("a file is written");
+    let private = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(&key, private).expect("a file is closed");
+    key
+}
+
 fn sell(market: &Market, name: &str, engine: &Engine, out: &str) -> Seller {
     sell_slots(market, name, engine, out, "8")
 }
 
 fn sell_slots(market: &Market, name: &str, engine: &Engine, out: &str, slots: &str) -> Seller {
-    let key = market.path("engine-key");
-    std::fs::write(&key, format!("{KEY}\n")).expect("a file is written");
+    let key = write_key(market);
     let options = ["--out", out, "--key-file", &key, "--slots", slots];
     let mut seller = Seller::of_engine(market, name, &engine.url, &options);
     seller.start();

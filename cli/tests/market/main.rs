@@ -35,6 +35,8 @@ mod providers;
 mod questions;
 mod recovery;
 mod refusals;
+#[cfg(feature = "generate")]
+mod resellers;
 mod sandboxes;
 mod seller;
 mod shares;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use souk_market::Listing;
-use souk_roles::tokens::card::TextCard;
+use souk_roles::tokens::card::{TextCard, is_resold};
 
 pub use souk_roles::tokens::counting::TokenPrice;
 
@@ -27,6 +27,8 @@ pub struct TextOfferView {
     pub reputation: u16,
     /// How many more buyers can be answered at once.
     pub free_slots: u32,
+    /// Whether the provider says that it does not run the engine itself.
+    pub resold: bool,
     /// The prices, in micro-credits a million tokens.
     pub price: TokenPrice,
 }
@@ -53,6 +55,7 @@ impl From<&Listing> for TextOfferView {
             provider_name: listing.name.to_string(),
             reputation: listing.reputation.0,
             free_slots: listing.quantity.0,
+            resold: is_resold(&listing.resources),
             price: TokenPrice::from(listing.price),
         }
     }

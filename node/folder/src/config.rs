@@ -211,7 +211,7 @@ pub enum DeviceChoice {
     },
     /// Several devices that are sold as one and share each subgraph.
     Group(Vec<DeviceChoice>),
-    /// A model of an inference engine on this machine: its answers are sold, and no device.
+    /// A model of an inference engine: its answers are sold, and no device.
     Endpoint(EndpointChoice),
 }
 
@@ -226,6 +226,13 @@ pub struct EndpointChoice {
     /// The file with the key that the engine wants, if it wants one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
+    /// The file with the authorities that can vouch for an `https` engine; none for the system's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
+    /// Whether the provider does not run the engine itself, but has an account there; buyers see
+    /// it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resold: bool,
 }
 
 impl DeviceChoice {

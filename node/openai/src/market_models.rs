@@ -20,6 +20,7 @@ use souk_node::buyer::text_router::{
     AnswerEvent, AnswerEvents, SLOT_WAIT, TextOffer, TextRouter, TextRouterError,
 };
 use souk_node::client::broker::BrokerError;
+use souk_roles::tokens::card::is_resold;
 use souk_roles::tokens::counting::TokenPrice;
 use souk_roles::tokens::text::{AnswerText, Finish, Message, Role, TextRequest};
 
@@ -103,7 +104,7 @@ fn to_endpoint(offer: &TextOffer) -> Value {
         "name": listing.name.as_str(), "provider_name": listing.name.as_str(),
         "provider": listing.provider.to_string(), "model_id": offer.card.model.as_str(),
         "pricing": to_pricing(offer), "free_slots": listing.quantity.0,
-        "reputation": listing.reputation.0,
+        "reputation": listing.reputation.0, "resold": is_resold(&listing.resources),
     })
 }
 

@@ -4,6 +4,7 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::router::{RouteSort, RoutingRules};
 
 use crate::refusal::Refusal;
@@ -69,6 +70,10 @@ fn take_models(body: &mut Map<String, Value>) -> Result<Vec<String>, Refusal> {
     if models.len() > MODELS_MAX {
         let message = format!("a request names at most {MODELS_MAX} models: leave some out");
         return Err(wrong(message));
+    }
+    // A longer name is on no ask, and would be in each message about the request.
+    for model in &models {
+        TextCard::new(model).map_err(|fault| wrong(fault.to_string()))?;
     }
     if let (None, Some(first)) = (body.get("model"), models.first()) {
         body.insert("model".to_owned(), json!(first));
@@ -262,6 +267,8 @@ mod tests {
             read(json!({ "models": "a" })).unwrap_err()["param"],
             "models"
         );
+        let long = json!({ "models": ["m", "x".repeat(65)] });
+        assert_eq!(read(long).unwrap_err()["param"], "models");
         let many: Vec<String> = (0..9).map(|it| it.to_string()).collect();
         assert_eq!(
             read(json!({ "models": many })).unwrap_err()["param"],

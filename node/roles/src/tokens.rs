@@ -6,11 +6,13 @@
 //! the market about device time hold for tokens too. Both sides count the text by the same rule
 //! ([`counting`]), and the buyer signs no receipt beyond its own count.
 //!
-//! [`card`] says what an ask sells, [`text`] what a request and an answer carry, [`router`] which
-//! tab or offer answers a request, [`seam`] how one provider goes on with the text of another, and
-//! [`tab`] is the buyer's state machine of one tab. The provider's side of a tab is the lease of
+//! [`card`] says what an ask sells, [`capacity`] how many slots it has, [`text`] what a request and
+//! an answer carry, [`router`] which tab or offer answers a request, [`seam`] how one provider goes
+//! on with the text of another, and [`tab`] is the buyer's state machine of one tab. The provider's
+//! side of a tab is the lease of
 //! [`crate::provider`]: each request is a run.
 
+pub mod capacity;
 pub mod card;
 pub mod counting;
 pub mod router;

@@ -1,27 +1,24 @@
-//! Calls an inference engine over HTTP. Only two paths are called, at one address of this machine,
-//! with bodies that are built from a list of fields: a buyer reaches nothing else of it.
+//! Calls an inference engine over HTTP. Only two paths are called, at one origin, with bodies that
+//! are built from a list of fields: a buyer reaches nothing else of it. No redirect is followed, so
+//! the engine's key goes to that origin alone.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value, json};
 use souk_roles::lease::truncate_text;
 use souk_roles::tokens::text::{Message, Role, TextRequest};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::sse::{AnswerPiece, EventReader, StreamFault, error_message};
-
-/// How long an engine can take to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+use super::engine_key::EngineKey;
+use super::sse::{AnswerPiece, EventReader, error_message};
+use super::transport::{Origin, OriginAddress, UrlFault};
 
 /// How long an engine can be silent before its first text: it reads a long prompt first.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -37,26 +34,10 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Upstream {
     url: String,
-    address: SocketAddr,
-    host: String,
+    origin: Origin,
     /// The path before `/chat/completions`, without a slash at its end.
     path: String,
-    /// The engine's key, as a header.
-    key: Option<HeaderValue>,
-}
-
-/// Why a URL cannot be sold.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UrlFault {
-    /// It does not parse.
-    #[error("\"{0}\" is not a URL; give one such as http://127.0.0.1:8000/v1")]
-    Syntax(String),
-    /// It is not plain HTTP.
-    #[error("\"{0}\" is not an http URL: souk calls engines on this machine, without encryption")]
-    Scheme(String),
-    /// It is not on this machine.
-    #[error("\"{0}\" is not on this machine: give an address such as 127.0.0.1 or localhost")]
-    NotLoopback(String),
+    key: Option<EngineKey>,
 }
 
 /// Why an engine gave no answer.
@@ -95,52 +76,33 @@ pub enum UpstreamError {
     Damaged(String),
 }
 
-impl From<StreamFault> for UpstreamError {
-    fn from(fault: StreamFault) -> Self {
-        UpstreamError::Damaged(fault.to_string())
-    }
-}
-
 /// A streamed answer.
 pub(super) struct Chat {
     body: Incoming,
     events: EventReader,
     pieces: std::collections::VecDeque<AnswerPiece>,
     has_text: bool,
+    key: Option<EngineKey>,
 }
 
 impl Upstream {
-    /// Reads the base URL of an engine, such as `http://127.0.0.1:8000/v1`. `key` is the value of
-    /// the header by which the engine admits requests, if it wants one.
+    /// Reads the base URL of an engine, such as `http://127.0.0.1:8000/v1`. `key` is the
+    /// one that the engine wants, if it wants one; `authorities` is the file of the authorities
+    /// that can vouch for an `https` host, or else they are the system's.
     ///
     /// # Errors
-    /// When it is no `http` URL of this machine.
-    pub fn new(url: &str, key: Option<HeaderValue>) -> Result<Upstream, UrlFault> {
-        let syntax = || UrlFault::Syntax(url.to_owned());
-        let parsed: Uri = url.parse().map_err(|_| syntax())?;
-        match parsed.scheme_str() {
-            Some("http") => {}
-            Some(_) => return Err(UrlFault::Scheme(url.to_owned())),
-            None => return Err(syntax()),
-        }
-        let authority = parsed.authority().ok_or_else(syntax)?;
-        if parsed.query().is_some() || authority.as_str().contains('@') {
-            return Err(syntax());
-        }
-        let name = authority.host().trim_matches(['[', ']']);
-        let ip: IpAddr = match name {
-            "localhost" => [127, 0, 0, 1].into(),
-            name => name
-                .parse()
-                .map_err(|_| UrlFault::NotLoopback(url.to_owned()))?,
-        };
-        if !ip.is_loopback() {
-            return Err(UrlFault::NotLoopback(url.to_owned()));
-        }
+    /// When it is neither an `https` URL nor an `http` URL of this machine, or when the authorities
+    /// cannot be read.
+    pub fn new(
+        url: &str,
+        key: Option<EngineKey>,
+        authorities: Option<&Path>,
+    ) -> Result<Upstream, UrlFault> {
+        let parsed: Uri = url.parse().map_err(|_| UrlFault::Syntax(url.to_owned()))?;
+        let address = OriginAddress::read(url, &parsed)?;
         Ok(Upstream {
             url: url.to_owned(),
-            address: SocketAddr::new(ip, authority.port_u16().unwrap_or(80)),
-            host: authority.to_string(),
+            origin: address.into_origin(authorities)?,
             path: parsed.path().trim_end_matches('/').to_owned(),
             key,
         })
@@ -180,6 +142,7 @@ impl Upstream {
             events: EventReader::default(),
             pieces: std::collections::VecDeque::new(),
             has_text: false,
+            key: self.key.clone(),
         })
     }
 
@@ -190,30 +153,19 @@ impl Upstream {
         path: &str,
         body: Option<String>,
     ) -> Result<Response<Incoming>, UpstreamError> {
-        let refused = |cause: io::Error| UpstreamError::Connect {
+        let connecting = self.origin.connect().await;
+        let mut sender = connecting.map_err(|cause| UpstreamError::Connect {
             url: self.url.clone(),
             cause,
-        };
-        let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(self.address)).await;
-        let socket = connecting
-            .map_err(|_| refused(io::ErrorKind::TimedOut.into()))?
-            .map_err(refused)?;
-        // Without it, a short request waits for the acknowledgement of the one before.
-        let _ = socket.set_nodelay(true);
-        let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to the engine ended early");
-            }
-        });
+        })?;
         let mut request = Request::builder();
         if let Some(key) = &self.key {
-            request = request.header(AUTHORIZATION, key);
+            request = request.header(AUTHORIZATION, key.header());
         }
         let request = request
             .method(method)
             .uri(format!("{}{path}", self.path))
-            .header(HOST, &self.host)
+            .header(HOST, &self.origin.authority)
             .header(ACCEPT, "application/json, text/event-stream")
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body.unwrap_or_default())))
@@ -235,7 +187,7 @@ impl Upstream {
             Ok(told) => error_message(told.get("error").unwrap_or(&told)),
             Err(_) => String::from_utf8_lossy(&body).into_owned(),
         };
-        let message = truncate_text(message);
+        let message = truncate_text(hide_key(self.key.as_ref(), message));
         Err(UpstreamError::Refused { status, message })
     }
 }
@@ -264,7 +216,11 @@ impl Chat {
                 return Err(UpstreamError::Damaged(why));
             };
             if let Some(bytes) = frame?.data_ref() {
-                self.pieces.extend(self.events.push(bytes)?);
+                let pieces = self.events.push(bytes).map_err(|fault| {
+                    let why = hide_key(self.key.as_ref(), fault.to_string());
+                    UpstreamError::Damaged(why)
+                })?;
+                self.pieces.extend(pieces);
             }
         }
     }
@@ -311,6 +267,14 @@ fn chat_body(model: &str, request: &TextRequest) -> Value {
     Value::Object(body)
 }
 
+/// Returns a message of the engine without its key.
+fn hide_key(key: Option<&EngineKey>, message: String) -> String {
+    match key {
+        Some(key) => key.hide_in(&message),
+        None => message,
+    }
+}
+
 async fn collect_body(mut body: Incoming) -> Result<Vec<u8>, UpstreamError> {
     let mut bytes = Vec::new();
     loop {
@@ -333,31 +297,6 @@ mod tests {
     use souk_roles::tokens::text::AnswerText;
 
     use super::*;
-
-    #[test]
-    fn only_plain_urls_of_this_machine_are_called() {
-        let upstream = Upstream::new("http://localhost:8000/v1/", None).unwrap();
-        assert_eq!(upstream.address, "127.0.0.1:8000".parse().unwrap());
-        assert_eq!(upstream.path, "/v1");
-        assert!(Upstream::new("http://[::1]:80", None).is_ok());
-        let fault = |url: &str| Upstream::new(url, None).unwrap_err();
-        assert!(matches!(fault("https://127.0.0.1/v1"), UrlFault::Scheme(_)));
-        for far in [
-            "http://10.0.0.1/v1",
-            "http://example.org",
-            "http://0.0.0.0:80",
-        ] {
-            assert!(matches!(fault(far), UrlFault::NotLoopback(_)), "{far}");
-        }
-        for wrong in [
-            "127.0.0.1:8000",
-            "",
-            "http://127.0.0.1/?x=1",
-            "http://a@127.0.0.1/",
-        ] {
-            assert!(matches!(fault(wrong), UrlFault::Syntax(_)), "{wrong}");
-        }
-    }
 
     #[test]
     fn the_engine_sees_listed_fields_alone() {

@@ -75,7 +75,7 @@ impl OpenedEngine {
         choice: &EndpointChoice,
         store: &Arc<Store>,
     ) -> Result<OpenedEngine, ProviderError> {
-        let endpoint = Endpoint::new(choice)?;
+        let endpoint = Endpoint::new(choice, file.limits.leases)?;
         endpoint.check_engine().await?;
         let card = endpoint.card();
         // Buyers name the card as the graph, and nobody has to send it.
@@ -85,7 +85,7 @@ impl OpenedEngine {
         }
         let peak = Resources {
             region: file.region.0,
-            ..card.to_resources()
+            ..endpoint.resources()
         };
         Ok(OpenedEngine {
             label: endpoint.label(),

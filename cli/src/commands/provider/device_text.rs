@@ -1,6 +1,7 @@
 //! Formats the choice of a device as TOML, as `souk provider init` writes it into `provider.toml`.
 
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 
 use souk_folder::config::DeviceChoice;
 
@@ -38,11 +39,18 @@ pub(super) fn device_text(device: &DeviceChoice) -> String {
         DeviceChoice::Endpoint(endpoint) => {
             let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");
             let (url, model) = (quoted(&endpoint.url), quoted(&endpoint.model));
-            let key = endpoint.key_file.as_ref();
-            let key = key.map_or_else(String::new, |path| {
-                format!(", key_file = {}", quoted(&path.to_string_lossy()))
-            });
-            format!("endpoint = {{ url = {url}, model = {model}{key} }}")
+            let file = |name: &str, path: &Option<PathBuf>| {
+                let path = path.as_ref().map(|path| quoted(&path.to_string_lossy()));
+                path.map_or_else(String::new, |path| format!(", {name} = {path}"))
+            };
+            let key = file("key_file", &endpoint.key_file);
+            let authorities = file("ca_file", &endpoint.ca_file);
+            let resold = if endpoint.resold {
+                ", resold = true"
+            } else {
+                ""
+            };
+            format!("endpoint = {{ url = {url}, model = {model}{key}{authorities}{resold} }}")
         }
         DeviceChoice::Group(devices) => {
             let each = devices

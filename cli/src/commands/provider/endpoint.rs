@@ -45,8 +45,10 @@ pub async fn create_provider(
         url: url.to_owned(),
         model: new.model.clone().unwrap_or_default(),
         key_file: new.key_file.as_deref().map(absolute_path),
+        ca_file: new.ca_file.as_deref().map(absolute_path),
+        resold: new.resold,
     };
-    let endpoint = Endpoint::new(&choice).map_err(from_endpoint)?;
+    let endpoint = Endpoint::new(&choice, new.slots).map_err(from_endpoint)?;
     endpoint.check_engine().await.map_err(from_endpoint)?;
     let price = to_token_price(new.out.unwrap_or_default())?;
     let folder_name = folder.file_name();
@@ -80,7 +82,7 @@ pub async fn create_provider(
     );
     let facts = json!({
         "file": path, "model": endpoint.card().model.as_str(), "price": tokens,
-        "slots": new.slots, "dry_run": new.dry_run,
+        "slots": new.slots, "resold": new.resold, "dry_run": new.dry_run,
     });
     if new.dry_run {
         show::print_result(output, &facts, &format!("it would sell {sells}"));

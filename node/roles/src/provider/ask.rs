@@ -106,8 +106,11 @@ impl PlacedAsks {
         let mine = mine.filter(|lease| lease.provider == shared.config.account);
         let sold = mine.filter(|lease| lease.is_running());
         let sold: u32 = sold.map(|lease| lease.quantity.0).sum();
-        let free = Units(shared.config.capacity.0.saturating_sub(sold));
-        if free == Units(0) {
+        let slots = shared.config.capacity.min(view.slots);
+        let free = Units(slots.0.saturating_sub(sold));
+        // An ask that is in the book sells slots that are no longer there.
+        let is_shrunk = slots < shared.config.capacity && view.open_orders > 0;
+        if free == Units(0) && !is_shrunk {
             return;
         }
         // Sold leases keep the resources of their ask, so the core changes them only when none is

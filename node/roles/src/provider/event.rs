@@ -134,6 +134,8 @@ pub struct MarketView {
     pub asks: Vec<OrderId>,
     /// The terms of an ask placed now; none if the provider does not sell at this hour.
     pub due: Option<Terms>,
+    /// The most leases that can be sold at once now; the configured capacity holds beside it.
+    pub slots: Units,
 }
 
 /// The terms of an ask that change with the hour and the market.

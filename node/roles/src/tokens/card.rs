@@ -11,6 +11,11 @@ use souk_memory::ContentId;
 /// bits come from the card's id, so each model has its own book.
 const ENDPOINT_KINDS: u16 = 0x8000;
 
+/// The kind's name in the ask of an engine that the provider runs, and of one where the provider
+/// has an account. It is a label: the book and the card are the same.
+const OWN_ENGINE: &str = "endpoint";
+const RESOLD_ENGINE: &str = "resold endpoint";
+
 /// How both sides count the tokens of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -82,11 +87,26 @@ impl TextCard {
     pub fn to_resources(&self) -> Resources {
         Resources {
             kind: self.kind(),
-            kind_name: Name::try_from("endpoint").expect("a short name"),
+            kind_name: Name::try_from(OWN_ENGINE).expect("a short name"),
             model: self.model.clone(),
             ..Resources::default()
         }
     }
+
+    /// Returns the resources of an ask that says that the provider does not run the engine.
+    #[must_use]
+    pub fn to_resold_resources(&self) -> Resources {
+        Resources {
+            kind_name: Name::try_from(RESOLD_ENGINE).expect("a short name"),
+            ..self.to_resources()
+        }
+    }
+}
+
+/// Returns whether an ask says that the provider does not run its engine. Nobody can check it.
+#[must_use]
+pub fn is_resold(resources: &Resources) -> bool {
+    resources.kind_name.as_str() == RESOLD_ENGINE
 }
 
 impl fmt::Display for TextCard {
@@ -108,6 +128,9 @@ mod tests {
         let sold = one.to_resources();
         assert!(one.is_sold_by(&sold) && !other.is_sold_by(&sold));
         assert_eq!(TextCard::of_resources(&sold), Some(one.clone()));
+        let resold = one.to_resold_resources();
+        assert_eq!(TextCard::of_resources(&resold), Some(one.clone()));
+        assert!(is_resold(&resold) && !is_resold(&sold));
         // Another kind with the name of a model is a device that calls itself so.
         let device = Resources {
             kind: KindCode(3),

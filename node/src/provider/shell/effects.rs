@@ -337,6 +337,7 @@ async fn look_at_market(provider: Arc<Provider>, asks: bool) -> EffectOutcome {
             open_orders: account.map_or(0, |account| account.open_orders),
             asks: mine.map(|order| order.id).collect(),
             due,
+            slots: provider.slots_now(),
         })
     };
     EffectOutcome::Is(match looking.await {

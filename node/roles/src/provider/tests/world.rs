@@ -468,6 +468,7 @@ impl World {
                 idle: souk_market::Permille(100),
                 reputation_min: souk_market::Permille(0),
             }),
+            slots: Units(u32::MAX),
         }
     }
 

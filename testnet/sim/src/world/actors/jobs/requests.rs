@@ -126,6 +126,7 @@ impl World {
                         idle: Permille(100),
                         reputation_min: Permille(0),
                     }),
+                    slots: Units(u32::MAX),
                 };
                 (ticket, provider::Answer::MarketSeen(Box::new(view)))
             }

@@ -1,0 +1,112 @@
+//! How many requests an engine can answer at once, by how it answered lately: one that says that it
+//! is busy gets fewer, and one that is out of reach gets none for a while. So a provider offers no
+//! slots in which buyers would wait in vain.
+
+use crate::clock::Micros;
+
+/// The time after which an engine that was busy gets one slot more.
+const GROWTH_PERIOD: Micros = Micros::from_seconds(15);
+
+/// How long an engine that is out of reach is left alone, at first and at most.
+const PAUSE_MIN: Micros = Micros::from_seconds(10);
+const PAUSE_DOUBLINGS_MAX: u32 = 5;
+
+/// The slots of one engine.
+#[derive(Clone, Debug)]
+pub struct EngineCapacity {
+    /// The slots that the owner set.
+    slots: u32,
+    /// The slots that were left when the engine was busy last, and when that was.
+    busy: Option<(u32, Micros)>,
+    /// When an engine out of reach is tried again.
+    paused_until: Option<Micros>,
+    /// The failures since the last answer.
+    failures: u32,
+}
+
+impl EngineCapacity {
+    /// Creates the capacity of an engine that nobody has asked yet.
+    #[must_use]
+    pub fn new(slots: u32) -> EngineCapacity {
+        EngineCapacity {
+            slots,
+            busy: None,
+            paused_until: None,
+            failures: 0,
+        }
+    }
+
+    /// Returns how many requests it should get at once now.
+    #[must_use]
+    pub fn slots(&self, now: Micros) -> u32 {
+        if self.paused_until.is_some_and(|until| now < until) {
+            return 0;
+        }
+        let Some((slots, at)) = self.busy else {
+            return self.slots;
+        };
+        let grown = now.since(at).0 / GROWTH_PERIOD.0;
+        let grown = u32::try_from(grown).unwrap_or(u32::MAX);
+        slots.saturating_add(grown).min(self.slots)
+    }
+
+    /// The engine had no room for a request. It keeps one slot at least, to see when it has.
+    pub fn on_busy(&mut self, now: Micros) {
+        let slots = self.slots(now).max(1);
+        self.busy = Some((slots.div_ceil(2).min(slots.saturating_sub(1)).max(1), now));
+    }
+
+    /// The engine could not be reached, or refused its provider.
+    pub fn on_unreachable(&mut self, now: Micros) {
+        let doublings = self.failures.min(PAUSE_DOUBLINGS_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.paused_until = Some(now.plus(Micros(PAUSE_MIN.0 << doublings)));
+    }
+
+    /// The engine answered a request.
+    pub fn on_answered(&mut self) {
+        self.failures = 0;
+        self.paused_until = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(count: u64) -> Micros {
+        Micros::from_seconds(count)
+    }
+
+    #[test]
+    fn a_busy_engine_gets_fewer_slots_and_more_with_time() {
+        let mut capacity = EngineCapacity::new(8);
+        assert_eq!(capacity.slots(seconds(0)), 8);
+        capacity.on_busy(seconds(1));
+        assert_eq!(capacity.slots(seconds(1)), 4);
+        for _ in 0..5 {
+            capacity.on_busy(seconds(2));
+        }
+        assert_eq!(capacity.slots(seconds(2)), 1);
+        assert_eq!(capacity.slots(seconds(17)), 2);
+        assert_eq!(capacity.slots(seconds(900)), 8);
+    }
+
+    #[test]
+    fn an_engine_out_of_reach_gets_none_for_longer_and_longer() {
+        let mut capacity = EngineCapacity::new(2);
+        capacity.on_unreachable(seconds(0));
+        assert_eq!(capacity.slots(seconds(9)), 0);
+        assert_eq!(capacity.slots(seconds(10)), 2);
+        capacity.on_unreachable(seconds(10));
+        assert_eq!(capacity.slots(seconds(29)), 0);
+        assert_eq!(capacity.slots(seconds(30)), 2);
+        for _ in 0..99 {
+            capacity.on_unreachable(seconds(30));
+        }
+        assert_eq!(capacity.slots(seconds(349)), 0);
+        assert_eq!(capacity.slots(seconds(350)), 2);
+        capacity.on_answered();
+        assert_eq!(capacity.slots(seconds(31)), 2);
+    }
+}
