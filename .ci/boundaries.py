@@ -62,9 +62,11 @@ USES = {
     "market": set(),
     # What measures the market stays out of it.
     "market-bench": {"market"},
-    "consensus": set(),
+    # Trees without souk; its feature `market` adds notes and proofs of receipts.
+    "proof": {"market"},
+    "consensus": {"proof"},
     # What the roles decide; no network, scheduler or device.
-    "roles": {"memory", "market", "consensus"},
+    "roles": {"memory", "market", "proof", "consensus"},
     # What is shown of the market and of jobs: it converts values, and does nothing else.
     "api": {"market", "roles"},
     # The files of a node's folder: what they say of devices, and nothing that runs one.
@@ -82,7 +84,8 @@ USES = {
     # ONNX is for its tests.
     "node": {
         "api", "folder", "network", "sandbox", "roles", "node-testing",
-        "memory", "onnx", "vocabulary", "host", "registry", "scheduler", "market", "consensus",
+        "memory", "onnx", "vocabulary", "host", "registry", "scheduler", "market", "proof",
+        "consensus",
     },
     # What is said over HTTP, to whom.
     "gateway": {"api", "folder", "network", "node", "vocabulary"},
@@ -134,7 +137,8 @@ NEVER = {
     "sandbox": ["souk-network", "souk-node", "souk-node-testing", "libp2p", "libp2p-swarm"],
     "node": ["souk-testing", "souk-node-testing", "souk-devices-bench", "axum*", "utoipa*"],
     "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],
-    "consensus": ["tokio*", "libp2p*", "souk-*"],
+    "proof": ["tokio*", "libp2p*", "rand", "getrandom", "raft", "souk-*"],
+    "consensus": ["tokio*", "libp2p*", "souk-market", "souk-memory"],
     "api": ["tokio*", "libp2p*", "souk-scheduler", "souk-vocabulary", "souk-onnx"],
     "roles": ["tokio*", "libp2p*", "souk-scheduler", "souk-vocabulary", "souk-onnx"],
     "sim": ["tokio*", "libp2p*", "souk-node", "souk-scheduler", "souk-vocabulary"],
@@ -142,6 +146,7 @@ NEVER = {
 
 # crate -> what its clippy.toml must ban.
 BANS = {
+    "proof": ["HashMap", "HashSet", "Instant", "SystemTime", "spawn", "sleep"],
     "market": ["HashMap", "HashSet", "Instant", "SystemTime", "spawn", "sleep"],
     "consensus": ["HashMap", "HashSet", "Instant", "SystemTime", "spawn", "sleep"],
     "memory": ["HashMap", "HashSet", "Instant::now", "SystemTime::now", "sleep"],

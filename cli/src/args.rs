@@ -16,6 +16,7 @@ mod market;
 mod model;
 mod modes;
 mod operator;
+mod receipt;
 #[cfg(feature = "gateway")]
 mod serve;
 mod testnet;
@@ -41,6 +42,7 @@ pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{Market, MarketCreateArgs, VerifyArgs};
 pub use model::Model;
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
+pub use receipt::Receipt;
 #[cfg(feature = "gateway")]
 pub use serve::{PageArgs, ServeArgs};
 pub use testnet::{FundArgs, LogsArgs, Testnet, UpArgs};
@@ -244,25 +246,6 @@ pub struct Freshness {
     /// before the question.
     #[arg(long)]
     pub stale: bool,
-}
-
-/// Commands on receipts.
-#[derive(Debug, Subcommand)]
-pub enum Receipt {
-    /// Check the arithmetic and both signatures of a receipt; no node needs to run.
-    Verify {
-        /// The receipt that `souk submit` wrote.
-        file: PathBuf,
-    },
-    /// Prove a fault with two receipts of one lease, both signed by its provider, that name
-    /// different outputs for the same graph and inputs. The provider loses its stake, from which
-    /// the buyer gets the cost of the lease. Any account can prove a fault, once.
-    Prove {
-        /// The first receipt.
-        first: PathBuf,
-        /// The second receipt; it needs no signature of the buyer.
-        second: PathBuf,
-    },
 }
 
 /// Commands of a validator.

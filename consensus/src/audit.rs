@@ -7,14 +7,15 @@ use raft::eraftpb::{Entry, HardState};
 
 use crate::check::{Check, ForgedCommand, Verdict, batch_of, checks_of};
 use crate::checkpoint::Checkpoint;
-use crate::digest::Digest;
 use crate::disk::Disk;
-use crate::ids::{LogIndex, LogTime, ReplicaId};
+use crate::ids::ReplicaId;
 use crate::machine::StateMachine;
 use crate::replica::{ApplyError, Replica, ReplicaConfig, StartError};
 use crate::snapshot::Snapshot;
 use crate::store::{KEPT, Recovery, StoreOpenError, build_recovery, read_snapshot, snapshots_of};
 use crate::wal::{Contents, Wal, WalOpenError};
+use souk_proof::Digest;
+use souk_proof::{LogIndex, LogTime};
 
 /// The result of a successful audit.
 #[derive(Clone, Debug)]

@@ -8,7 +8,8 @@
 use bytes::Bytes;
 
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::ids::{Incarnation, LogTime, ReplicaId};
+use crate::ids::{Incarnation, ReplicaId};
+use souk_proof::LogTime;
 
 /// The layout version of an entry; a replica that does not know the version stops.
 const VERSION: u8 = 1;

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use raft::eraftpb::{Entry, EntryType};
 
 use crate::batch::{Batch, BatchError};
-use crate::ids::LogIndex;
 use crate::machine::{CommandFault, MemberChange, StateMachine};
+use souk_proof::LogIndex;
 
 /// Names one check until its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

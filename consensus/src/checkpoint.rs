@@ -2,8 +2,9 @@
 //! checkpoints, because all of them must reach the same one.
 
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::digest::Digest;
-use crate::ids::{LogIndex, Term};
+use crate::ids::Term;
+use souk_proof::Digest;
+use souk_proof::LogIndex;
 
 /// The state at one index as two digests, which must be equal on all replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,8 +16,8 @@ use bytes::Bytes;
 
 use crate::codec::{Reader, Writer};
 use crate::disk::{Disk, read_whole};
-use crate::ids::LogIndex;
 use crate::manifest::Manifest;
+use souk_proof::LogIndex;
 
 /// The name of the file.
 const NAME: &str = "incoming-snapshot";

@@ -96,21 +96,17 @@ pub mod checkpoint;
 pub mod codec;
 #[cfg(test)]
 mod damaged_bytes;
-pub mod digest;
 pub mod disk;
 pub mod entry;
-pub mod history;
 pub mod ids;
 pub mod incoming_snapshot;
 pub mod log;
 pub mod machine;
 pub mod manifest;
-pub mod proof;
 pub mod replica;
 pub mod sessions;
 pub mod snapshot;
 pub mod store;
-pub mod tiles;
 pub mod tree_head;
 pub mod views;
 pub mod voucher;
@@ -119,18 +115,17 @@ pub mod wire;
 
 pub use check::{Check, CheckTicket, Verdict};
 pub use checkpoint::Checkpoint;
-pub use digest::Digest;
 pub use disk::{Disk, FolderDisk};
-pub use history::{History, Leaf};
-pub use ids::{Incarnation, LogIndex, LogTime, ReplicaId, Term};
+pub use ids::{Incarnation, ReplicaId, Term};
 pub use machine::{
-    ChangeStanding, CommandFault, MachineFailure, MemberChange, Position, RestoreError,
-    StateMachine,
+    ChangeStanding, CommandFault, MachineFailure, MemberChange, RestoreError, StateMachine,
 };
 pub use replica::{Outcome, Replica, ReplicaConfig, RoundWork};
 pub use sessions::Sessions;
 pub use snapshot::Snapshot;
+pub use souk_proof::{
+    Digest, History, Leaf, LogIndex, LogTime, Position, SealedLeaf, Tile, TileId, TreeHead,
+};
 pub use store::{Persist, Recovery, Store, StoreConfig};
-pub use tiles::{Tile, TileId};
-pub use tree_head::{TreeHead, TreeTip};
+pub use tree_head::TreeTip;
 pub use voucher::{Certificate, OfferedState, Statement, Tally, Voucher};

@@ -11,11 +11,12 @@ use bytes::Bytes;
 use raft::eraftpb::{self, ConfState, Entry, HardState};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
-use crate::digest::Digest;
-use crate::ids::{LogIndex, Term};
+use crate::ids::Term;
 use crate::manifest::{Manifest, SnapshotOffer};
 use crate::snapshot::Snapshot;
 use crate::voucher::Certificate;
+use souk_proof::Digest;
+use souk_proof::LogIndex;
 
 /// Entries after `base`, the hard state, and the latest snapshot.
 #[derive(Debug)]

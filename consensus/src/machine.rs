@@ -5,18 +5,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::digest::Digest;
-use crate::ids::{LogIndex, LogTime, ReplicaId};
-use crate::voucher::{OfferedState, Tally};
+use souk_proof::{Digest, LogTime, Position};
 
-/// The position of an application in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position {
-    /// The index of the entry.
-    pub index: LogIndex,
-    /// The command's index in the entry.
-    pub offset: u32,
-}
+use crate::ids::ReplicaId;
+use crate::voucher::{OfferedState, Tally};
 
 /// The machine cannot restore a snapshot's bytes.
 #[derive(Debug, thiserror::Error)]
@@ -109,10 +101,17 @@ pub trait StateMachine {
     /// Applies one command and returns its result, which the replica sends to the proposer.
     fn apply_command(&mut self, at: Position, now: LogTime, command: &Self::Command) -> Vec<u8>;
 
-    /// Returns the digest of all that the last application or tick caused, `result` included, for
-    /// the history. A machine whose applications do more than their results say must override this.
-    fn result_digest(&self, result: &[u8]) -> Digest {
-        Digest::for_content(result)
+    /// Returns the digest of all that the last application or tick caused besides its result, for
+    /// the history; see [`souk_proof::Leaf`]. A machine whose applications do more than their
+    /// results say must override this.
+    fn events_digest(&self) -> Digest {
+        Digest::for_content(&[])
+    }
+
+    /// Returns whether clients will want to prove the last application: then its command and result
+    /// leave the replica as a [`souk_proof::SealedLeaf`].
+    fn is_proof_due(&self) -> bool {
+        false
     }
 
     /// Advances time without a command and returns the consequences as the result.

@@ -6,8 +6,8 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::digest::Digest;
 use crate::voucher::Certificate;
+use souk_proof::Digest;
 
 /// The most parts of a manifest: with parts of 256 KiB, a snapshot of 16 GiB.
 const PARTS_MAX: u32 = 65_536;

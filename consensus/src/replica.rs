@@ -23,9 +23,7 @@ use raft::{RawNode, Ready, StateRole};
 
 use crate::check::{Fault, Verdict};
 use crate::checkpoint::Checkpoint;
-use crate::digest::Digest;
-use crate::history::History;
-use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
+use crate::ids::{ReplicaId, Term};
 use crate::log::Log;
 use crate::machine::StateMachine;
 use crate::sessions::Sessions;
@@ -33,6 +31,9 @@ use crate::snapshot::{LogGrowth, Snapshot, SnapshotParts};
 use crate::store::Recovery;
 use crate::tree_head::is_tick_due;
 use crate::wire::{Envelope, PeerMessage};
+use souk_proof::Digest;
+use souk_proof::History;
+use souk_proof::{LogIndex, LogTime};
 
 pub use crate::machine::MemberChange;
 pub use admission::StepError;

@@ -135,7 +135,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::LogTime;
+    use souk_proof::LogTime;
 
     fn batch(incarnation: u64, sequence: u64, floor: u64) -> Batch {
         let origin = ReplicaId::new(1).unwrap();

@@ -9,14 +9,15 @@ use bytes::Bytes;
 use raft::eraftpb::ConfState;
 
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::digest::Digest;
-use crate::history::History;
-use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
+use crate::ids::{ReplicaId, Term};
 use crate::sessions::Sessions;
 use crate::voucher::{Certificate, Statement, Voucher};
+use souk_proof::Digest;
+use souk_proof::History;
+use souk_proof::{LogIndex, LogTime};
 
 /// The first bytes of a snapshot: its name and layout version.
-const MAGIC: &[u8; 8] = b"soukSNP3";
+const MAGIC: &[u8; 8] = b"soukSNP4";
 
 /// The part of it that all layout versions share.
 const NAME: &[u8] = b"soukSNP";
@@ -132,7 +133,7 @@ impl Snapshot {
         encode_members(parts.members, &mut writer);
         writer.write_u64(parts.time.0);
         parts.sessions.encode(&mut writer);
-        parts.history.encode(&mut writer);
+        encode_history(parts.history, &mut writer);
         writer.write_u64(parts.growth.since.0);
         writer.write_u64(parts.growth.state_bytes);
         writer.write_u64(parts.growth.log_bytes);
@@ -302,7 +303,7 @@ impl Snapshot {
             members: decode_members(&mut reader)?,
             time: LogTime(reader.read_u64()?),
             sessions: Sessions::decode(&mut reader)?,
-            history: History::decode(&mut reader)?,
+            history: decode_history(&mut reader)?,
             growth: LogGrowth {
                 since: LogIndex(reader.read_u64()?),
                 state_bytes: reader.read_u64()?,
@@ -314,6 +315,24 @@ impl Snapshot {
             vouchers: Vec::new(),
         })
     }
+}
+
+/// Writes the size and the open tiles, from which all of the history follows.
+fn encode_history(history: &History, writer: &mut Writer) {
+    writer.write_u64(history.size());
+    for digest in history.open_tiles().iter().flatten() {
+        writer.write_raw(&digest.0);
+    }
+}
+
+fn decode_history(reader: &mut Reader) -> Result<History, TruncationError> {
+    let size = reader.read_u64()?;
+    let open_tiles = History::open_widths(size).map(|width| {
+        let hashes = (0..width).map(|_| reader.read_digest().map(Digest));
+        hashes.collect::<Result<Vec<_>, _>>()
+    });
+    let open_tiles = open_tiles.collect::<Result<Vec<_>, _>>()?;
+    Ok(History::from_open_tiles(size, open_tiles))
 }
 
 /// Returns why bytes with another beginning are not read.
@@ -388,7 +407,7 @@ mod tests {
         bytes[7] = b'2';
         let wanted = SnapshotError::Layout { found: '2' };
         assert_eq!(Snapshot::decode_vouched(bytes.into()).unwrap_err(), wanted);
-        assert!(wanted.to_string().ends_with("reads layout 3"), "{wanted}");
+        assert!(wanted.to_string().ends_with("reads layout 4"), "{wanted}");
     }
 
     #[test]

@@ -9,10 +9,11 @@ use bytes::Bytes;
 use raft::eraftpb::{Entry, HardState};
 
 use crate::disk::{Disk, read_whole};
-use crate::ids::{Incarnation, LogIndex, Term};
+use crate::ids::{Incarnation, Term};
 use crate::incoming_snapshot::{IncomingSnapshotFile, PartToStore, StoredParts};
 use crate::snapshot::{LAYOUT, Snapshot, SnapshotError};
 use crate::wal::{Append, Contents, Wal, WalConfig, WalError, WalOpenError};
+use souk_proof::LogIndex;
 
 /// The name of a snapshot's file until it is durable.
 const UNFINISHED: &str = "unfinished-snapshot";

@@ -5,29 +5,14 @@
 //! entry. A leader whose log is silent closes a window with a tick, because entries after the head
 //! would otherwise wait for it; and it shows each [`IDLE_MS`] that the market lives.
 
-use crate::digest::Digest;
-use crate::history::History;
-use crate::ids::{LogIndex, LogTime};
-use crate::tiles::{TILE_BITS, Tile, TileId};
+use souk_proof::tiles::TILE_BITS;
+use souk_proof::{Digest, History, LogIndex, LogTime, Tile, TileId, TreeHead};
 
 /// The log's time between two tree heads, in milliseconds.
 pub const WINDOW_MS: u64 = 250;
 
 /// The longest time without a tree head while there is a leader, in milliseconds.
 pub const IDLE_MS: u64 = 10_000;
-
-/// The history at one entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TreeHead {
-    /// The last entry that it covers.
-    pub index: LogIndex,
-    /// The log's clock at that entry.
-    pub time: LogTime,
-    /// The number of leaves.
-    pub size: u64,
-    /// The root of the tree.
-    pub root: Digest,
-}
 
 /// A tree head that this replica reached itself, and the tiles that are open there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +83,10 @@ mod tests {
     fn a_tip_has_the_open_tiles_of_the_sizes_before_it() {
         let (mut history, mut full) = (History::default(), Vec::new());
         for number in 0..700_u32 {
-            history.push(crate::history::hash_leaf(&number.to_le_bytes()), &mut full);
+            history.push(
+                souk_proof::history::hash_leaf(&number.to_le_bytes()),
+                &mut full,
+            );
         }
         let tip = TreeTip::new(&history, LogIndex(9), LogTime(9));
         let open = |size| {

@@ -8,8 +8,8 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::digest::Digest;
-use crate::ids::LogIndex;
+use souk_proof::Digest;
+use souk_proof::LogIndex;
 
 /// The prefix of the keys of checkpoints.
 const PREFIX: &[u8] = b"checkpoint/";

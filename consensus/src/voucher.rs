@@ -10,8 +10,9 @@ use bytes::Bytes;
 use std::collections::BTreeSet;
 
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::digest::Digest;
-use crate::ids::{LogIndex, ReplicaId};
+use crate::ids::ReplicaId;
+use souk_proof::Digest;
+use souk_proof::LogIndex;
 
 /// The prefix of the signed bytes, so that no other signature of the same key fits.
 const DOMAIN: &[u8] = b"souk state v1";

@@ -20,7 +20,8 @@ use raft::eraftpb::{Entry, HardState};
 
 use crate::codec::Writer;
 use crate::disk::Disk;
-use crate::ids::{Incarnation, LogIndex, Term};
+use crate::ids::{Incarnation, Term};
+use souk_proof::LogIndex;
 
 pub use frame::FrameError;
 pub use records::{Record, RecordError};

@@ -11,14 +11,15 @@ use raft::eraftpb::Message;
 
 use crate::checkpoint::Checkpoint;
 use crate::codec::{Reader, TruncationError, Writer};
-use crate::digest::Digest;
-use crate::ids::{LogIndex, LogTime, ReplicaId};
+use crate::ids::ReplicaId;
 use crate::voucher::Certificate;
+use souk_proof::Digest;
+use souk_proof::{LogIndex, LogTime};
 
 pub use raft_message::RaftMessageError;
 
 /// The layout version of a frame.
-const VERSION: u8 = 7;
+const VERSION: u8 = 8;
 
 const RAFT: u8 = 1;
 const CHECKPOINT: u8 = 2;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use raft::eraftpb::{ConfState, Entry};
-use souk_consensus::history::History;
+use souk_consensus::History;
 use souk_consensus::snapshot::{LogGrowth, SnapshotParts};
 use souk_consensus::store::Recovery;
 use souk_consensus::wal::WalConfig;

@@ -8,6 +8,7 @@
 
 mod args;
 pub mod chaos;
+pub mod choose_bench;
 mod commands;
 pub mod consensus_bench;
 pub mod content_bench;

@@ -6,5 +6,6 @@ pub mod history;
 pub mod join;
 pub mod market_data;
 pub mod reach;
+pub mod settlement;
 mod task;
 pub mod trader;

@@ -22,6 +22,7 @@ pub mod node;
 pub mod operator;
 pub mod raft_link;
 pub mod request_server;
+mod settlements;
 mod statements;
 mod storage;
 mod task;
@@ -64,6 +65,7 @@ pub use backup_file::BackupFault;
 pub use cosigning::CosigningError;
 use history_folder::HistoryFolder;
 pub use members::MembersError;
+use settlements::Settlements;
 use task::{Followers, Input, ValidatorTask};
 use verifier::verify_all;
 pub use views::ViewsError;
@@ -231,6 +233,7 @@ pub struct Validator<M: AnsweringMachine> {
     notices: broadcast::Sender<Notice>,
     tips: watch::Receiver<Option<Arc<TreeTip>>>,
     history: HistoryFolder,
+    settlements: Settlements,
     patience: Duration,
 }
 
@@ -242,6 +245,7 @@ impl<M: AnsweringMachine> Clone for Validator<M> {
             notices: self.notices.clone(),
             tips: self.tips.clone(),
             history: self.history.clone(),
+            settlements: self.settlements.clone(),
             patience: self.patience,
         }
     }
@@ -276,9 +280,11 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         let (inputs, inbox) = mpsc::channel(INPUTS_MAX);
         let (notices, _) = broadcast::channel(NOTICES_MAX);
         let (tip, tips) = watch::channel(None);
+        let settlements = Settlements::open_folder(&config.folder.join("settlements"))?;
         let followers = Followers {
             notices: notices.clone(),
             tip,
+            settlements: settlements.clone(),
         };
         let task = ValidatorTask::open_task(config, machine, inbox, followers, outbound)?;
         let (end, ended) = oneshot::channel();
@@ -290,6 +296,7 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
             notices,
             tips,
             history: HistoryFolder::in_replica(&config.folder),
+            settlements,
             patience: config.patience,
         };
         Ok((validator, ValidatorEnd { end: ended }))
@@ -429,6 +436,11 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     /// Returns the folder of the history's tree.
     fn history_folder(&self) -> &HistoryFolder {
         &self.history
+    }
+
+    /// Returns the commands that settled receipts.
+    fn settlements(&self) -> &Settlements {
+        &self.settlements
     }
 
     /// Asks the task to stop; it first handles the inputs queued before.

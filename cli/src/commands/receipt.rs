@@ -1,30 +1,47 @@
-//! `souk receipt …`: verifies a receipt, and proves a contradiction between two of them.
+//! `souk receipt …`: verifies a receipt, proves that the market settled it, and proves a
+//! contradiction between two of them.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::json;
-use souk_node::market::{Acceptance, Command, Receipt as Signed, ReceiptFault};
+use souk_folder::market_file::MarketFile;
+use souk_node::client::reach;
+use souk_node::client::settlement::{
+    ProofFault, ReceiptProof, Settlement, SettlementError, list_founders, prove_receipt,
+};
+use souk_node::market::{Acceptance, Command, Genesis, Receipt as Signed, ReceiptFault};
 
 use super::account::{from_trade, out_of_turn, own_trader};
 use crate::args::{Output, Receipt};
 use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::{from_config, from_reach};
 use crate::{files, show};
+
+/// How often a settlement that is not certified yet is looked for, and the pause between.
+const TRIES_MAX: u32 = 8;
+const TRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs a command on receipts.
 pub async fn run(folder: &Path, output: Output, command: &Receipt) -> Outcome {
     match command {
-        Receipt::Verify { file } => verify_receipt(output, file),
+        Receipt::Verify {
+            file,
+            certified,
+            proof_output,
+            proof,
+        } => match (proof, certified) {
+            (Some(proof), _) => verify_proof(folder, output, file, proof),
+            (None, true) => certify_receipt(folder, output, file, proof_output.as_deref()).await,
+            (None, false) => verify_receipt(output, file),
+        },
         Receipt::Prove { first, second } => prove(folder, output, [first, second]).await,
     }
 }
 
 /// Verifies arithmetic and signatures. It can do so without a running node.
 fn verify_receipt(output: Output, file: &Path) -> Outcome {
-    let receipt = files::read_receipt(file)?;
-    receipt.verify().map_err(|fault| {
-        let hint = "do not count it as paid or done work";
-        receipt_failure(file, &fault, hint)
-    })?;
+    let receipt = read_signed(file)?;
     match output {
         Output::Json => show::print_json(&json!({ "valid": true, "receipt": receipt })),
         Output::Text => {
@@ -33,6 +50,135 @@ fn verify_receipt(output: Output, file: &Path) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Reads a receipt and verifies its arithmetic and signatures.
+fn read_signed(file: &Path) -> Result<Signed, Failure> {
+    let receipt = files::read_receipt(file)?;
+    receipt.verify().map_err(|fault| {
+        let hint = "do not count it as paid or done work";
+        receipt_failure(file, &fault, hint)
+    })?;
+    Ok(receipt)
+}
+
+/// Proves by the validators' history that the market settled the receipt.
+async fn certify_receipt(
+    folder: &Path,
+    output: Output,
+    file: &Path,
+    proof_output: Option<&Path>,
+) -> Outcome {
+    let receipt = read_signed(file)?;
+    let market = read_market(folder)?;
+    check_market(&receipt, &market.genesis)?;
+    let (broker, _) = reach::connect_read_only(&market)
+        .await
+        .map_err(from_reach)?;
+    let mut tries = 1;
+    let proven = loop {
+        match prove_receipt(&broker, &market.genesis, &receipt).await {
+            // Validators sign the history several times a second.
+            Err(SettlementError::Uncertified { .. }) if tries < TRIES_MAX => {
+                tries += 1;
+                tokio::time::sleep(TRY_PAUSE).await;
+            }
+            proven => break proven.map_err(from_settlement)?,
+        }
+    };
+    if let Some(path) = proof_output {
+        std::fs::write(path, proven.proof.encode()).map_err(|error| {
+            let cause = format!("cannot write {}: {error}", path.display());
+            Failure::new(Kind::State, cause, "give a file that you can write with -o")
+        })?;
+    }
+    print_settlement(output, &receipt, &proven.settlement, proven.members);
+    Ok(())
+}
+
+/// Checks a saved proof without a network.
+fn verify_proof(folder: &Path, output: Output, file: &Path, proof: &Path) -> Outcome {
+    let receipt = read_signed(file)?;
+    let genesis = read_market(folder)?.genesis;
+    check_market(&receipt, &genesis)?;
+    let named = |fault: ProofFault| {
+        let cause = format!("{}: {fault}", proof.display());
+        let hint = "it proves nothing: make another with `souk receipt verify --certified -o`";
+        Failure::new(Kind::Verification, cause, hint)
+    };
+    let bytes = files::read(proof)?;
+    let decoded = ReceiptProof::decode(&bytes).map_err(named)?;
+    let founders = list_founders(&genesis);
+    let settlement = decoded.verify(&receipt, genesis.market_id(), &founders);
+    print_settlement(
+        output,
+        &receipt,
+        &settlement.map_err(named)?,
+        founders.len(),
+    );
+    Ok(())
+}
+
+fn read_market(folder: &Path) -> Result<MarketFile, Failure> {
+    let market = MarketFile::read_nearest(folder).map_err(from_config)?;
+    Ok(market.with_known(folder))
+}
+
+/// Refuses a receipt of another market before anybody is asked.
+fn check_market(receipt: &Signed, genesis: &Genesis) -> Outcome {
+    let (found, wanted) = (receipt.body.market, genesis.market_id());
+    if found == wanted {
+        return Ok(());
+    }
+    let cause = format!("the receipt is of the market {found}, and this folder's is {wanted}");
+    let hint = "name a folder of the receipt's market with --dir";
+    Err(Failure::new(Kind::Verification, cause, hint))
+}
+
+fn print_settlement(output: Output, receipt: &Signed, found: &Settlement, members: usize) {
+    match output {
+        Output::Json => show::print_json(&json!({
+            "valid": true,
+            "receipt": receipt,
+            "settled": {
+                "step": found.step,
+                "time": found.time.0,
+                "payment": found.payment,
+                "signers": found.signers,
+                "validators": members,
+                "certified": found.certified_s,
+            },
+        })),
+        Output::Text => {
+            show::receipt::print_receipt(receipt, &show::Names::new());
+            show::print_line(&format!(
+                "signed by both · settled at {} · certified by {} of {members} at {}",
+                found.step,
+                found.signers.len(),
+                show::time_of_day(found.certified_s * 1_000),
+            ));
+        }
+    }
+}
+
+fn from_settlement(error: SettlementError) -> Failure {
+    let (kind, hint) = match &error {
+        SettlementError::Unknown { .. } => (
+            Kind::Verification,
+            "do not count it as paid: a receipt that both signed is paid once the market settles \
+             it. If it was settled long ago, ask whoever saved a proof",
+        ),
+        SettlementError::Other(..) => (Kind::Verification, "do not count it as paid"),
+        SettlementError::Uncertified { .. } => (
+            Kind::Verification,
+            "try again; if it stays so, `souk market verify` shows who does not sign",
+        ),
+        SettlementError::Unproven(_) => (
+            Kind::Verification,
+            "try again; if it stays so, run `souk market verify`",
+        ),
+    };
+    Failure::new(kind, error, hint)
 }
 
 /// Submits a contradiction to the market's log. Each receipt must have its provider's valid

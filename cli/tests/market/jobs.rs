@@ -96,8 +96,25 @@ fn two_parts_run_on_two_providers_and_give_what_one_gives() {
 fn a_receipt_verifies_with_no_node_running_and_a_changed_one_does_not() {
     let market = Market::up();
     let done = market.submit_digits("out", &[]).done();
-    market.souk(&["testnet", "down"]).done();
     let file = done["receipt_files"][0].as_str().unwrap().to_owned();
+    let proof = market.folder().join("receipt.tlog-proof");
+    let proof = proof.to_string_lossy().into_owned();
+    let certified = market.souk(&["receipt", "verify", &file, "--certified", "-o", &proof]);
+    let certified = certified.done();
+    market.souk(&["testnet", "down"]).done();
+    let offline = market.souk(&["receipt", "verify", &file, "--proof", &proof]);
+    assert_eq!(offline.done()["settled"], certified["settled"]);
+    assert_eq!(
+        certified["settled"]["validators"],
+        certified["settled"]["signers"].as_array().unwrap().len()
+    );
+    let text = fs::read_to_string(&proof)
+        .unwrap()
+        .replace("index ", "index 1");
+    fs::write(&proof, text).unwrap();
+    let refused = market.souk(&["receipt", "verify", &file, "--proof", &proof]);
+    assert_eq!(refused.code, 7);
+    assert!(refused.stdout.contains("path"), "{}", refused.stdout);
     assert_eq!(
         market.souk(&["receipt", "verify", &file]).done()["valid"],
         true

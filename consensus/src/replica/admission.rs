@@ -5,11 +5,12 @@ use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
 use super::{Accusation, Replica};
 use crate::batch::{Batch, BatchError, BatchHeader};
-use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
+use crate::ids::{ReplicaId, Term};
 use crate::machine::StateMachine;
 use crate::manifest::ManifestError;
 use crate::snapshot::SnapshotError;
 use crate::wire::WireError;
+use souk_proof::{LogIndex, LogTime};
 
 /// How far the time of an entry or a state may be ahead of the local clock, in milliseconds, unless
 /// the log already has that time: more than the differences between maintained clocks. A leader

@@ -10,15 +10,15 @@ use super::verifying::{UnappliedEntry, VerificationState};
 use super::{Replica, Ticket};
 use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
-use crate::digest::Digest;
-use crate::history::Leaf;
-use crate::ids::{LogIndex, LogTime, Term};
+use crate::ids::Term;
 use crate::log::size_of;
-use crate::machine::{MachineFailure, Position, RestoreError, StateMachine};
+use crate::machine::{MachineFailure, RestoreError, StateMachine};
 use crate::snapshot::{LogGrowth, Snapshot, SnapshotParts};
-use crate::tiles::Tile;
 use crate::tree_head::{TreeTip, is_head_due};
 use protobuf::Message as _;
+use souk_proof::Digest;
+use souk_proof::{Leaf, Position, SealedLeaf};
+use souk_proof::{LogIndex, LogTime};
 
 /// Why a snapshot cannot become the state, or an entry cannot be applied.
 #[derive(Debug, thiserror::Error)]
@@ -254,7 +254,7 @@ impl<M: StateMachine> Replica<M> {
         };
         let (index, term) = (LogIndex(entry.index), Term(entry.term));
         let id = batch.id;
-        let results = self.run(index, batch, &commands, &mut outcome.tiles);
+        let results = self.run(index, batch, &commands, outcome);
         if is_head_due(before, self.time) {
             let tip = TreeTip::new(&self.history, index, self.time);
             self.head_size = Some(tip.head.size);
@@ -285,34 +285,45 @@ impl<M: StateMachine> Replica<M> {
         index: LogIndex,
         batch: Batch,
         commands: &[M::Command],
-        full: &mut Vec<Tile>,
+        outcome: &mut Outcome,
     ) -> Vec<(Bytes, Vec<u8>)> {
         assert_eq!(batch.commands.len(), commands.len());
         if commands.is_empty() {
             let at = Position { index, offset: 0 };
             let result = self.machine.tick(at, self.time);
-            self.push_leaf(at, &[], &result, full);
+            self.push_leaf(at, &Bytes::new(), &result, outcome);
             return vec![(Bytes::new(), result)];
         }
         let mut results = Vec::with_capacity(commands.len());
         for ((offset, bytes), command) in (0..).zip(batch.commands).zip(commands) {
             let at = Position { index, offset };
             let result = self.machine.apply_command(at, self.time, command);
-            self.push_leaf(at, &bytes, &result, full);
+            self.push_leaf(at, &bytes, &result, outcome);
             results.push((bytes, result));
         }
         results
     }
 
     /// Adds the last application to the history.
-    fn push_leaf(&mut self, at: Position, command: &[u8], result: &[u8], full: &mut Vec<Tile>) {
+    fn push_leaf(&mut self, at: Position, command: &Bytes, result: &[u8], outcome: &mut Outcome) {
+        let events = self.machine.events_digest();
         let leaf = Leaf {
             at,
             time: self.time,
             command: Digest::for_content(command),
-            result: self.machine.result_digest(result),
+            result: Leaf::hash_result(result, events),
         };
-        self.history.push(leaf.hash(), full);
+        if self.machine.is_proof_due() {
+            outcome.sealed.push(SealedLeaf {
+                number: self.history.size(),
+                at,
+                time: self.time,
+                command: command.to_vec(),
+                result: result.to_vec(),
+                events,
+            });
+        }
+        self.history.push(leaf.hash(), &mut outcome.tiles);
     }
 
     fn on_checkpoint(&mut self, term: Term, outcome: &mut Outcome) {

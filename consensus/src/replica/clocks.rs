@@ -10,9 +10,10 @@
 use std::collections::BTreeMap;
 
 use super::Replica;
-use crate::ids::{LogTime, ReplicaId};
+use crate::ids::ReplicaId;
 use crate::machine::StateMachine;
 use crate::wire::{Envelope, PeerMessage};
+use souk_proof::LogTime;
 
 /// If the local clock moves by more than this between two ticks, it jumped or its replica stood
 /// still.

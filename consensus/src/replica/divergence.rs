@@ -10,8 +10,9 @@
 use std::collections::BTreeMap;
 
 use crate::checkpoint::Checkpoint;
-use crate::digest::Digest;
-use crate::ids::{LogIndex, ReplicaId};
+use crate::ids::ReplicaId;
+use souk_proof::Digest;
+use souk_proof::LogIndex;
 
 /// Checkpoints that a replica stores for comparison with the claims of others.
 const CHECKPOINTS_MAX: usize = 64;

@@ -10,14 +10,15 @@ use super::{Forgery, Replica};
 use crate::batch::BatchId;
 use crate::check::Check;
 use crate::checkpoint::Checkpoint;
-use crate::ids::{LogIndex, LogTime, Term};
+use crate::ids::Term;
 use crate::incoming_snapshot::PartToStore;
 use crate::machine::StateMachine;
 use crate::snapshot::Snapshot;
 use crate::store::Persist;
-use crate::tiles::Tile;
 use crate::tree_head::TreeTip;
 use crate::wire::{Envelope, to_envelopes};
+use souk_proof::{LogIndex, LogTime};
+use souk_proof::{SealedLeaf, Tile};
 
 /// The first half of a round: send, persist, send.
 #[derive(Debug)]
@@ -51,6 +52,8 @@ pub struct Outcome {
     /// Tiles of the history that this round filled, to write before the next snapshot is stored:
     /// after that, nothing makes them again.
     pub tiles: Vec<Tile>,
+    /// Leaves that clients will want to prove; see [`StateMachine::is_proof_due`].
+    pub sealed: Vec<SealedLeaf>,
     /// The last tree head that this round reached.
     pub tip: Option<TreeTip>,
     /// The last entry of a snapshot that replaced the state: you must derive again whatever you

@@ -15,8 +15,9 @@ use raft::eraftpb::{
 
 use super::{Accusation, Replica, StepError};
 use crate::check::{EntryFault, Fault};
-use crate::ids::{LogIndex, ReplicaId, Term};
+use crate::ids::{ReplicaId, Term};
 use crate::machine::{ChangeStanding, MemberChange, StateMachine};
+use souk_proof::LogIndex;
 
 /// The most entries that a learner can lack when it becomes a voter: a leader sends them in one
 /// message or two.

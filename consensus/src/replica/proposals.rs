@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 use crate::batch::{Batch, BatchId};
-use crate::ids::{Incarnation, LogTime, ReplicaId};
+use crate::ids::{Incarnation, ReplicaId};
 use crate::machine::{CommandFault, StateMachine};
 use crate::sessions::Sessions;
+use souk_proof::LogTime;
 
 /// Names one proposed command until its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,7 +5,8 @@
 use std::collections::VecDeque;
 
 use crate::codec::{Reader, Writer};
-use crate::ids::{Incarnation, LogIndex, ReplicaId};
+use crate::ids::{Incarnation, ReplicaId};
+use souk_proof::LogIndex;
 
 use super::proposals::QueueFull;
 

@@ -16,14 +16,15 @@ use raft::{ProgressState, SnapshotStatus};
 
 use super::members::all_voters;
 use super::{Replica, StepError};
-use crate::digest::Digest;
-use crate::ids::{LogIndex, ReplicaId, Term};
+use crate::ids::{ReplicaId, Term};
 use crate::incoming_snapshot::{self, PartToStore, StoredParts};
 use crate::machine::StateMachine;
 use crate::manifest::{Manifest, SnapshotOffer};
 use crate::snapshot::Snapshot;
 use crate::voucher::{Certificate, OfferedState, Tally};
 use crate::wire::{Envelope, PeerMessage};
+use souk_proof::Digest;
+use souk_proof::LogIndex;
 
 /// The parts to request at once: enough to fill a link, few enough that their loss is cheap.
 const WINDOW_PARTS: usize = 8;

@@ -19,10 +19,11 @@ use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use super::{Recovery, Replica, StartError, discarding_logger, raft_config};
 use crate::batch::{Batch, BatchId, restamp_batch};
 use crate::check::{Check, CheckTicket, EntryFault, Fault, ForgedCommand, Verdict, batch_of};
-use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
+use crate::ids::{ReplicaId, Term};
 use crate::machine::StateMachine;
 use crate::wire::{PeerMessage, to_envelopes};
 use bytes::Bytes;
+use souk_proof::{LogIndex, LogTime};
 
 /// The most forwarded batches in verification; the origins of further ones send them again.
 const FORWARDED_MAX: usize = 1_024;

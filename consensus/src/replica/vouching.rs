@@ -10,13 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::members::all_voters;
 use super::{Divergence, Replica};
-use crate::digest::Digest;
-use crate::ids::{LogIndex, ReplicaId};
+use crate::ids::ReplicaId;
 use crate::machine::StateMachine;
 use crate::snapshot::Snapshot;
 use crate::voucher::{Certificate, Statement, Voucher};
 use crate::wire::{Envelope, PeerMessage};
 use bytes::Bytes;
+use souk_proof::Digest;
+use souk_proof::LogIndex;
 
 /// The states of each member whose signatures a replica stores.
 const STATES_MAX: usize = 16;

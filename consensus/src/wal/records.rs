@@ -7,7 +7,8 @@ use raft::eraftpb::{Entry, HardState};
 use super::Append;
 use crate::codec::{Reader, TruncationError, Writer};
 use crate::entry::{self, EntryError};
-use crate::ids::{Incarnation, LogIndex, Term};
+use crate::ids::{Incarnation, Term};
+use souk_proof::LogIndex;
 
 const INCARNATION: u8 = 1;
 const SNAPSHOT: u8 = 2;

@@ -11,7 +11,8 @@ use super::frame::{self, Frame, FrameError};
 use super::records::{self, Record, RecordError};
 use super::{Append, SEGMENT_PREFIX, Segment, Wal, WalConfig, WalError, segment_name, zero_file};
 use crate::disk::{Disk, read_whole};
-use crate::ids::{Incarnation, LogIndex};
+use crate::ids::Incarnation;
+use souk_proof::LogIndex;
 
 /// The content of a log when it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -99,6 +99,13 @@ pub enum Bench {
     TensorHolder(BenchTensorsArgs),
     /// Run jobs through a market of real processes, and time each step.
     Submit(SubmitBenchArgs),
+    /// Time a validator's answer to a buyer that asks for suitable offers, by the size of the book.
+    Choose {
+        /// The numbers of asks in the book.
+        #[arg(long, value_delimiter = ',', default_value = "1000,10000,100000",
+            value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        asks: Vec<u32>,
+    },
     /// Ask a fake engine directly and through a market of real processes, in turn, and compare the
     /// times; then kill providers in the middle of answers.
     Tokens(TokensBenchArgs),

@@ -55,6 +55,7 @@ const EXAMPLES: &[Example] = &[
         &["souk bench overhead --model model.onnx --sizes 8,128"],
     ),
     ("bench tensors", &["souk bench tensors --size 1GiB"]),
+    ("bench choose", &["souk bench choose --asks 10000"]),
     ("bench submit", &["souk bench submit --jobs 100 --buyers 4"]),
     ("bench tokens", &["souk bench tokens --rate 200 --kills 20"]),
     ("bench consensus", &["souk bench consensus --clients 64"]),

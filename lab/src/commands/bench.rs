@@ -19,9 +19,10 @@ use souk_devices_bench::conformance::{self, Report};
 use souk_vocabulary::processor::Processor;
 
 use crate::args::Bench;
+use crate::choose_bench::{ChooseReport, measure_choose};
 use souk_cli::failure::{Failure, Kind, Outcome};
 use souk_cli::options::Output;
-use souk_cli::show::{self, print_line};
+use souk_cli::show::{self, Table, print_line};
 
 /// Runs a measurement.
 pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
@@ -60,9 +61,28 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
         Bench::Tensors(args) => tensors::run(output, args).await,
         Bench::TensorHolder(args) => tensors::hold_content(args).await,
         Bench::Submit(args) => submit::run(output, args).await,
+        Bench::Choose { asks } => {
+            print_choose(output, asks);
+            Ok(())
+        }
         Bench::Tokens(args) => tokens::run(output, args).await,
         Bench::Consensus(args) => consensus::run(output, args).await,
         Bench::Node(args) => consensus::run_replica(folder, args).await,
+    }
+}
+
+fn print_choose(output: Output, asks: &[u32]) {
+    let reports: Vec<ChooseReport> = asks.iter().map(|asks| measure_choose(*asks)).collect();
+    match output {
+        Output::Json => show::print_json(&reports),
+        Output::Text => {
+            let mut table = Table::new(&[">asks", ">chosen", ">ms (median)"]);
+            for report in reports {
+                let ms = format!("{:.3}", report.median.as_secs_f64() * 1e3);
+                table.add_row([report.asks.to_string(), report.chosen.to_string(), ms]);
+            }
+            table.print();
+        }
     }
 }
 

@@ -11,5 +11,4 @@ pub mod operators;
 pub mod regions;
 pub mod roster;
 pub mod statement;
-pub mod tree_note;
 pub mod unsuitable;

@@ -8,19 +8,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use souk_consensus::tiles::TILE_HASHES;
 use souk_consensus::{Tile, TileId};
 use souk_folder::contact::Contact;
 use souk_folder::key;
 use souk_market::Genesis;
 use souk_network::protocols::market::{Answer, Member, Request, TreeHeads};
+use souk_proof::note::NoteFault;
+pub use souk_proof::note::TreeNote;
+use souk_proof::tiles::TILE_HASHES;
 use souk_roles::market::history_check::{ANSWER_NOTES_MAX, list_known_cosigners};
 pub use souk_roles::market::history_check::{
     Continuation, ContinuationCheck, Fork, HistoryCheck, SignedHead,
 };
 use souk_roles::market::known_members::KnownMembers;
-use souk_roles::market::tree_note::NoteFault;
-pub use souk_roles::market::tree_note::TreeNote;
 use tokio::task::JoinSet;
 
 use super::broker::{AttemptError, Broker};
@@ -181,7 +181,7 @@ pub async fn prove_continuation(
     found
 }
 
-fn read_tile(id: TileId, answer: Result<Answer, AttemptError>) -> Option<Tile> {
+pub(super) fn read_tile(id: TileId, answer: Result<Answer, AttemptError>) -> Option<Tile> {
     match answer {
         Ok(Answer::Tile(Some(bytes))) => Tile::decode(id, &bytes),
         _ => None,

@@ -6,15 +6,16 @@
 //! before they reach the replica.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{ReplicaId, Tile, TileId, TreeTip};
 use souk_folder::clock::unix_ms;
 use souk_market::{MarketId, SigningKey};
-use souk_roles::market::tree_note::list_cosigners;
 use souk_roles::validator::cosigning::{
     Cosigner, CosigningEffect, CosigningEvent, CosigningReport, JournalFault, SignedHeads,
+    list_cosigners,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -24,6 +25,9 @@ use super::history_folder::HistoryFolder;
 
 /// Notes of other validators that can wait: a few of each.
 const NOTES_MAX: usize = 256;
+
+/// The pause before a journal that could not be written is written again.
+const JOURNAL_PAUSE: Duration = Duration::from_millis(500);
 
 /// The channel by which the raft link passes on other validators' notes.
 pub(super) type NoteSender = mpsc::Sender<(ReplicaId, Bytes)>;
@@ -153,7 +157,7 @@ pub(super) fn start_cosigning(
 }
 
 impl CosigningTask {
-    /// Runs until the validator stops, or the journal cannot be written.
+    /// Runs until the validator stops.
     async fn run(mut self) {
         loop {
             let went_on = tokio::select! {
@@ -170,32 +174,51 @@ impl CosigningTask {
                     None => return,
                 },
             };
-            if let Err(error) = went_on {
-                tracing::error!(%error, "the journal can't be written: nothing more is cosigned");
+            if !went_on {
                 return;
             }
             self.publish();
         }
     }
 
-    async fn on_tip(&mut self) -> std::io::Result<()> {
+    async fn on_tip(&mut self) -> bool {
         let tip = self.tips.borrow_and_update().clone();
-        let Some(tip) = tip else { return Ok(()) };
+        let Some(tip) = tip else { return true };
         // A validator that is too busy to answer leaves this head out; the next one follows soon.
         let Ok(roster) = self.validator.fetch_roster().await else {
-            return Ok(());
+            return true;
         };
         let event = CosigningEvent::Reached(tip.head, list_cosigners(&roster));
         let effects = self.core.apply(unix_ms() / 1_000, event);
         self.carry_out(effects).await
     }
 
-    async fn carry_out(&mut self, effects: Vec<CosigningEffect>) -> std::io::Result<()> {
+    /// Repeats a write until it succeeds: nothing may be sent before. Returns false if the
+    /// validator stopped meanwhile.
+    async fn write_until_done(
+        &self,
+        write: impl Fn() -> std::io::Result<()> + Clone + Send + 'static,
+    ) -> bool {
+        while let Err(error) = write_apart(write.clone()).await {
+            tracing::error!(%error, "the journal can't be written: nothing is cosigned until then");
+            tokio::time::sleep(JOURNAL_PAUSE).await;
+            if self.tips.has_changed().is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Carries effects out in order. Returns false if the validator stopped.
+    async fn carry_out(&mut self, effects: Vec<CosigningEffect>) -> bool {
         for effect in effects {
             match effect {
                 CosigningEffect::Journal(note) => {
                     let folder = self.folder.clone();
-                    write_apart(move || folder.write_journal(&note)).await?;
+                    let write = move || folder.write_journal(&note);
+                    if !self.write_until_done(write).await {
+                        return false;
+                    }
                 }
                 CosigningEffect::Send(to, note) => {
                     let bytes = PeerMessage::Cosigned(note.into()).encode();
@@ -217,7 +240,7 @@ impl CosigningTask {
                 CosigningEffect::Report(report) => log_report(&report),
             }
         }
-        Ok(())
+        true
     }
 
     fn publish(&self) {

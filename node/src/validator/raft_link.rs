@@ -16,6 +16,7 @@ use souk_consensus::ReplicaId;
 use souk_consensus::wire::{self as raft_wire, Envelope};
 use souk_network::Network;
 use souk_network::wire;
+use souk_proof::note::NOTE_BYTES_MAX;
 use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::{mpsc, watch};
 
@@ -134,6 +135,10 @@ async fn listen<M: AnsweringMachine<Command: Send> + Send + 'static>(
                 let frame = Bytes::from(frame);
                 match raft_wire::cosigned_note(&frame) {
                     // A full queue loses it; a later head replaces it.
+                    // No note of an honest validator is longer; a queue of such would fill memory.
+                    Some(note) if note.len() > NOTE_BYTES_MAX => {
+                        tracing::debug!(%from, bytes = note.len(), "a long note was dropped");
+                    }
                     Some(note) => drop(notes.try_send((from, note))),
                     None => drop(validator.peer_message(from, frame)),
                 }

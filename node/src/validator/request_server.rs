@@ -21,7 +21,7 @@ use souk_consensus::replica::COMMAND_BYTES_MAX;
 use souk_folder::clock::unix_ms;
 use souk_folder::contact::{self, Contact};
 use souk_folder::key;
-use souk_market::{AccountKey, Genesis, Millis, SignedBatch};
+use souk_market::{AccountKey, Genesis, LeaseId, Millis, SignedBatch};
 use souk_network::profile::Profile;
 use souk_network::protocols::market::{
     Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status, TimedAnswer,
@@ -30,8 +30,8 @@ use souk_network::protocols::market::{
 use souk_network::protocols::roster::SignedOrder;
 use souk_network::wire::{self, Intake, WireError};
 use souk_network::{Network, RateLimit};
+use souk_proof::note::TreeNote;
 use souk_roles::market::statement::LogPlace;
-use souk_roles::market::tree_note::TreeNote;
 use souk_roles::validator::questions::{Question, Reply};
 
 use crate::validator::account_watchers::AccountWatchers;
@@ -182,6 +182,7 @@ impl SharedState {
             Request::Order(order) => self.execute_order(order).await,
             Request::TreeHeads => self.show_heads(),
             Request::Tile { level, index } => self.read_tile(TileId { level, index }).await,
+            Request::Settlement(lease) => self.read_settlement(lease).await,
             Request::Statement(account, before) => self.read_statement(account, before).await,
             // `serve_stream` serves these, so they never come here.
             Request::Watch(_) | Request::Backup(_) | Request::Stale => Answer::Changed,
@@ -277,6 +278,16 @@ impl SharedState {
         match self.context.history.read_tile(id).await {
             Ok(tile) => Answer::Tile(tile.map(|tile| tile.encode())),
             Err(error) => Answer::Unavailable(format!("the history: {error}")),
+        }
+    }
+
+    async fn read_settlement(&self, lease: LeaseId) -> Answer {
+        let settlements = self.validator.settlements().clone();
+        let read = tokio::task::spawn_blocking(move || settlements.read_record(lease));
+        match read.await {
+            Ok(Ok(record)) => Answer::Settlement(record.map(Box::new)),
+            Ok(Err(error)) => Answer::Unavailable(format!("the settlements: {error}")),
+            Err(_) => unavailable_answer(),
         }
     }
 

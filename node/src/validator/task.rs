@@ -23,6 +23,7 @@ use tokio::time::timeout_at;
 
 use super::callers::{Callers, ProposalEnd, WaitingCaller};
 use super::history_folder::HistoryFolder;
+use super::settlements::Settlements;
 use super::storage::Storage;
 use super::verifier::Verifier;
 use super::views::Views;
@@ -77,6 +78,8 @@ pub(super) struct Followers {
     pub(super) notices: broadcast::Sender<Notice>,
     /// The last tree head reached.
     pub(super) tip: watch::Sender<Option<Arc<TreeTip>>>,
+    /// The commands that settled receipts.
+    pub(super) settlements: Settlements,
 }
 
 /// The state that the task owns.
@@ -279,6 +282,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
     fn publish_news(&mut self, news: RoundResults) {
         self.views.on_checkpoints(&news.checkpoints);
         self.storage.submit_tiles(news.tiles);
+        self.followers.settlements.submit_leaves(news.sealed);
         if let Some(tip) = news.tip {
             self.followers.tip.send_replace(Some(Arc::new(tip)));
         }

@@ -413,7 +413,7 @@ impl Checker {
                 at,
                 time: applied.time,
                 command: Digest::for_content(command),
-                result: self.shadow.result_digest(&replayed),
+                result: Leaf::hash_result(&replayed, self.shadow.events_digest()),
             };
             self.shadow_history.push(leaf.hash(), &mut self.tree.tiles);
             self.results.insert(hash_result(command, &replayed));

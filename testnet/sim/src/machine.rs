@@ -282,8 +282,8 @@ impl StateMachine for SimExchange {
         told
     }
 
-    fn result_digest(&self, result: &[u8]) -> Digest {
-        self.machine.result_digest(result)
+    fn events_digest(&self) -> Digest {
+        self.machine.events_digest()
     }
 
     fn wakes_at(&self) -> Option<LogTime> {

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use souk_consensus::proof::{self, Consistency, ProofError};
-use souk_consensus::{Digest, Tile, TileId, TreeHead};
 use souk_market::{Genesis, MarketId};
+use souk_proof::consistency::{self, Consistency};
+use souk_proof::inclusion::ProofError;
+use souk_proof::note::{Cosigners, TreeNote, certifying_count};
+use souk_proof::{Digest, Tile, TileId, TreeHead};
 
 use super::known_members::KnownMembers;
 use super::market_protocol::Standing;
-use super::tree_note::{Cosigners, TreeNote, certifying_count};
 
 /// The most notes of one validator's answer that count: its latest head, the certified one, and
 /// both heads of eight contradictions.
@@ -219,7 +220,7 @@ impl ContinuationCheck {
         };
         let place = |signed: &SignedHead| (signed.head().size, signed.head().root);
         let (old, new) = (place(&self.from), place(&self.to));
-        match proof::verify(old, new, &proof) {
+        match consistency::verify(old, new, &proof) {
             true => Continuation::Proven {
                 hashes: proof.len(),
             },
@@ -230,9 +231,9 @@ impl ContinuationCheck {
 
 #[cfg(test)]
 mod tests {
-    use souk_consensus::history::hash_leaf;
-    use souk_consensus::{History, LogIndex, LogTime};
     use souk_market::{AccountKey, Founder, SigningKey};
+    use souk_proof::history::hash_leaf;
+    use souk_proof::{History, LogIndex, LogTime};
 
     use super::*;
 

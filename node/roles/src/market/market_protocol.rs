@@ -8,6 +8,8 @@ use souk_market::{
     RequestId, Rules, RulesChange, SignedBatch, Totals, Upgrade,
 };
 
+use souk_proof::receipt_proof::SettlementRecord;
+
 use super::demands::{Choice, Demands};
 use super::roster::{RosterRefusal, SignedOrder};
 use super::statement::{LogPlace, Statement};
@@ -92,6 +94,8 @@ pub enum Request {
         /// The number of full tiles to the left.
         index: u64,
     },
+    /// Return the command that settled a lease by a receipt, with its place in the history.
+    Settlement(LeaseId),
 }
 
 impl Request {
@@ -102,7 +106,7 @@ impl Request {
         match self {
             Request::Book | Request::Backup(_) | Request::Classes | Request::Orders(_) => 64,
             Request::Choose(_) | Request::Explain(..) | Request::Find(_) => 8,
-            Request::Statement(..) => 8,
+            Request::Statement(..) | Request::Settlement(_) => 8,
             Request::JobLeases(..) | Request::Order(_) => 8,
             Request::MoneyRequests(..) | Request::Governance | Request::Tile { .. } => 8,
             // The validators check a signature, and a quorum of disks writes.
@@ -142,6 +146,7 @@ impl Request {
             Request::Governance => "governance",
             Request::TreeHeads => "tree_heads",
             Request::Tile { .. } => "tile",
+            Request::Settlement(_) => "settlement",
         }
     }
 
@@ -246,10 +251,12 @@ pub enum Answer {
     TreeHeads(Box<TreeHeads>),
     /// The hashes of the tile, 32 bytes each; none if this validator lacks it.
     Tile(Option<Vec<u8>>),
+    /// The command; none if this validator lacks it, or no receipt settled the lease.
+    Settlement(Option<Box<SettlementRecord>>),
 }
 
 /// The heads of the history's tree that a validator shows, as notes; see
-/// [`super::tree_note::TreeNote`].
+/// [`souk_proof::note::TreeNote`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeHeads {
     /// The last head that it signed, with the cosignatures that it has.

@@ -5,7 +5,7 @@ use souk_consensus::replica::{
     StepError,
 };
 use souk_consensus::wire::Envelope;
-use souk_consensus::{Check, Checkpoint, LogIndex, ReplicaId, Snapshot, Tile, TreeTip};
+use souk_consensus::{Check, Checkpoint, LogIndex, ReplicaId, SealedLeaf, Snapshot, Tile, TreeTip};
 
 use super::event::{Caller, ReadMoment};
 use super::questions::AnsweringMachine;
@@ -70,6 +70,8 @@ pub struct RoundResults {
     /// The tiles of the history that the round filled. They must be on disk before the snapshot
     /// that may follow: after that, nothing makes them again.
     pub tiles: Vec<Tile>,
+    /// Leaves that clients will want to prove.
+    pub sealed: Vec<SealedLeaf>,
     /// The last tree head that the round reached, to cosign.
     pub tip: Option<TreeTip>,
     /// The applied entries, in order.

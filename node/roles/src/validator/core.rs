@@ -303,6 +303,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
             reads,
             checkpoints,
             tiles,
+            sealed,
             tip,
             installed,
             snapshot,
@@ -332,6 +333,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
             checkpoints,
             installed,
             tiles,
+            sealed,
             tip,
             applied,
         };

@@ -9,8 +9,11 @@ use std::collections::BTreeMap;
 
 use souk_consensus::TreeHead;
 use souk_market::{MarketId, SigningKey};
+use souk_proof::note::{
+    Cosignature, Cosigners, NoteFault, SIGNATURES_MAX, TreeNote, certifying_count,
+};
 
-use crate::market::tree_note::{Cosignature, Cosigners, NoteFault, TreeNote, certifying_count};
+use crate::market::roster::{Roster, SEATS_MAX};
 
 /// The heads for which this validator collects cosignatures: some seconds of a busy market.
 const HEADS_MAX: usize = 32;
@@ -20,6 +23,18 @@ const EARLY_MAX: usize = 8;
 
 /// The pairs of contradicting notes that a validator keeps: one is enough to convict.
 const CONFLICTS_MAX: usize = 4;
+
+// A note has room for every validator several times.
+const _: () = assert!(4 * SEATS_MAX <= SIGNATURES_MAX);
+
+/// Returns the validators of a roster whose cosignatures count: the founders, and those that have
+/// begun since, unless they leave.
+#[must_use]
+pub fn list_cosigners(roster: &Roster) -> Cosigners {
+    let entries = roster.entries().iter();
+    let counts = entries.filter(|(_, it)| !it.leaving && (it.begun || it.admission.is_empty()));
+    counts.map(|(id, it)| (*id, it.account)).collect()
+}
 
 /// An event around the cosigner.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use souk_consensus::{
     Position, ReplicaId, RestoreError, StateMachine, Tally,
 };
 use souk_market::{
-    Acceptance, BatchFault, BatchOutcome, Event, Exchange, Genesis, Millis, Outcome, RULES_VERSION,
-    Refusal, SignedBatch, SigningKey, VerifiedBatch,
+    Acceptance, BatchFault, BatchOutcome, CloseReason, Event, Exchange, Genesis, Millis, Outcome,
+    RULES_VERSION, Refusal, SignedBatch, SigningKey, VerifiedBatch,
 };
 use souk_memory::ContentId;
 
@@ -76,6 +76,8 @@ pub struct ExchangeMachine<W> {
     applied: BatchOutcome,
     /// The encoded events of the last command or tick, for the history.
     events: Vec<u8>,
+    /// Whether the last command or tick closed a lease by a receipt.
+    has_settled: bool,
     /// This validator's key, which vouches for states; none if it only replays a log.
     key: Option<SigningKey>,
 }
@@ -90,6 +92,7 @@ impl<W: Watch> ExchangeMachine<W> {
             spoken: RULES_VERSION,
             applied: BatchOutcome::default(),
             events: Vec::new(),
+            has_settled: false,
             key: None,
         }
     }
@@ -152,6 +155,7 @@ impl<W: Watch> ExchangeMachine<W> {
         let time = self.exchange.now();
         self.watch.on_events(at, time, &self.applied.events);
         encode_events(&self.applied.events, &mut self.events);
+        self.has_settled = self.applied.events.iter().any(is_settlement);
         let outcomes = self.applied.outcomes.drain(..);
         BatchResult::Applied(outcomes.map(Outcome::into_result).collect())
     }
@@ -245,6 +249,7 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
         let result = match command {
             LogCommand::Order(order) => {
                 self.events.clear();
+                self.has_settled = false;
                 BatchResult::Ordered(self.roster.apply_order(Millis(now.0), order))
             }
             LogCommand::Batch(batch) => self.apply_batch(at, now, batch),
@@ -256,15 +261,16 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
         let events = self.exchange.tick(Millis(now.0));
         self.watch.on_events(at, self.exchange.now(), &events);
         encode_events(&events, &mut self.events);
+        self.has_settled = false;
         Vec::new()
     }
 
-    fn result_digest(&self, result: &[u8]) -> Digest {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&(result.len() as u64).to_le_bytes());
-        hasher.update(result);
-        hasher.update(&self.events);
-        Digest(*hasher.finalize().as_bytes())
+    fn events_digest(&self) -> Digest {
+        Digest::for_content(&self.events)
+    }
+
+    fn is_proof_due(&self) -> bool {
+        self.has_settled
     }
 
     fn wakes_at(&self) -> Option<LogTime> {
@@ -322,6 +328,14 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
 fn split_state(bytes: &[u8]) -> Result<(Roster, &[u8]), StateFault> {
     let bytes = bytes.strip_prefix(MAGIC).ok_or(StateFault::Magic)?;
     Ok(postcard::take_from_bytes(bytes)?)
+}
+
+/// Returns whether a receipt closed a lease.
+fn is_settlement(event: &Event) -> bool {
+    let Event::LeaseClosed { reason, .. } = event else {
+        return false;
+    };
+    *reason == CloseReason::Receipt
 }
 
 /// Encodes events into reused memory: nothing if there are none.
@@ -415,20 +429,14 @@ mod tests {
         let index = souk_consensus::LogIndex(7);
         let place = Position { index, offset: 0 };
         let answer = machine.tick(place, LogTime(1_000));
-        let without = machine.result_digest(&answer);
-        assert_eq!(
-            without,
-            machine.result_digest(&[]),
-            "a tick answers nothing"
-        );
+        assert!(answer.is_empty(), "a tick answers nothing");
+        let without = machine.events_digest();
         let event = Event::Registered { account: operator };
         encode_events(&[event], &mut machine.events);
-        assert_ne!(machine.result_digest(&answer), without);
-        let longer = [&machine.events[..1], &machine.events[1..]].concat();
-        assert_ne!(machine.result_digest(&longer), machine.result_digest(&[]));
+        assert_ne!(machine.events_digest(), without);
         // The next step forgets them.
         machine.tick(place, LogTime(1_001));
-        assert_eq!(machine.result_digest(&answer), without);
+        assert_eq!(machine.events_digest(), without);
     }
 
     fn order() -> Vec<u8> {

@@ -282,12 +282,14 @@ impl Crowd {
         let since = now - job.arrived_at;
         match event {
             JobEvent::Leased { .. } => {
-                if !std::mem::replace(&mut job.is_placed, true) {
+                let was_placed = std::mem::replace(&mut job.is_placed, true);
+                if !was_placed {
                     self.counts.placed_us.push(since);
                 }
             }
             JobEvent::Running { .. } => {
-                if job.runs_since.replace(now).is_none() {
+                let before = job.runs_since.replace(now);
+                if before.is_none() {
                     self.counts.started_us.push(since);
                 }
             }

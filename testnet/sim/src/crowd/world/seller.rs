@@ -428,6 +428,7 @@ impl Crowd {
                 .map(|it| it.offered_units(device))
                 .unwrap_or_default(),
             open_orders: account.map_or(0, |it| it.open_orders),
+            slots: Units(u32::MAX),
             asks: Vec::new(),
             due: Some(Terms {
                 price: self.sellers[actor].price,

@@ -20,16 +20,16 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use ed25519_dalek::{Signature, Signer as _, VerifyingKey};
 use sha2::{Digest as _, Sha256};
-use souk_consensus::{Digest, LogIndex, LogTime, TreeHead};
 use souk_market::{AccountKey, MarketId, SigningKey};
 
-use super::roster::{Roster, SEATS_MAX};
+use crate::digest::Digest;
+use crate::place::{LogIndex, LogTime, TreeHead};
 
 /// The longest note in bytes: the head, and as many signatures as there can be validators, twice.
 pub const NOTE_BYTES_MAX: usize = 16 << 10;
 
 /// The most signatures that a note can have.
-const SIGNATURES_MAX: usize = 4 * SEATS_MAX;
+pub const SIGNATURES_MAX: usize = 60;
 
 /// The largest tree that a note can state: more leaves than a log will ever have.
 const SIZE_MAX: u64 = 1 << 56;
@@ -44,15 +44,6 @@ const SIGNATURE_BYTES: usize = 64;
 
 /// The validators whose cosignatures count, by raft id.
 pub type Cosigners = BTreeMap<u64, AccountKey>;
-
-/// Returns the validators of a roster whose cosignatures count: the founders, and those that have
-/// begun since, unless they leave.
-#[must_use]
-pub fn list_cosigners(roster: &Roster) -> Cosigners {
-    let entries = roster.entries().iter();
-    let counts = entries.filter(|(_, it)| !it.leaving && (it.begun || it.admission.is_empty()));
-    counts.map(|(id, it)| (*id, it.account)).collect()
-}
 
 /// Returns how many of `members` validators must cosign a head before it is certified: so many that
 /// any two certificates share one that does not lie, if less than a third do.

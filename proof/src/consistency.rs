@@ -1,27 +1,15 @@
 //! Proves that one tree of the history continues another (RFC 6962, 2.1.2): whoever holds both
 //! roots needs only some hashes, and trusts nobody for them.
 //!
-//! [`Consistency`] says which tiles it needs, builds the proof from them, and [`verify`] checks it.
+//! [`Consistency`] says which tiles it needs and builds the proof from them; [`verify`] checks it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::digest::Digest;
-use crate::history::{fold_edge, hash_node, root_of};
-use crate::tiles::{TILE_BITS, Tile, TileId};
-
-/// Why a proof cannot be built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProofError {
-    /// A tile is missing, or has too few hashes.
-    #[error("hashes of {} up to number {wanted} are missing", .tile.to_path())]
-    Missing {
-        /// The position of the tile that lacks them.
-        tile: TileId,
-        /// The hashes that it must have.
-        wanted: usize,
-    },
-}
+use crate::history::hash_node;
+use crate::inclusion::{ProofError, build_hashes, list_tiles};
+use crate::tiles::{Tile, TileId};
 
 /// A proof to build: that the tree of `from` leaves is the beginning of the tree of `to` leaves.
 #[derive(Clone, Debug)]
@@ -43,13 +31,7 @@ impl Consistency {
     /// Returns the tiles that the proof needs, and how many hashes of each.
     #[must_use]
     pub fn needed_tiles(&self) -> BTreeMap<TileId, usize> {
-        let mut needed = BTreeMap::new();
-        for place in self.ranges.iter().flat_map(split_range) {
-            let (tile, hashes) = locate(place);
-            let width: &mut usize = needed.entry(tile).or_default();
-            *width = hashes.end.max(*width);
-        }
-        needed
+        list_tiles(&self.ranges)
     }
 
     /// Builds the proof from tiles, which may come from anyone.
@@ -57,21 +39,7 @@ impl Consistency {
     /// # Errors
     /// If a tile is missing.
     pub fn build(&self, tiles: &BTreeMap<TileId, Tile>) -> Result<Vec<Digest>, ProofError> {
-        let subtree = |place| {
-            let (id, hashes) = locate(place);
-            let tile = tiles.get(&id);
-            let found = tile.and_then(|tile| tile.hashes.get(hashes.clone()));
-            found.map(root_of).ok_or(ProofError::Missing {
-                tile: id,
-                wanted: hashes.end,
-            })
-        };
-        let hash = |range: &Range<u64>| {
-            let edge: Result<Vec<Digest>, ProofError> =
-                split_range(range).into_iter().map(subtree).collect();
-            Ok(fold_edge(&edge?))
-        };
-        self.ranges.iter().map(hash).collect()
+        build_hashes(&self.ranges, tiles)
     }
 }
 
@@ -93,36 +61,6 @@ fn plan_subproof(from: u64, tree: Range<u64>, is_whole: bool, ranges: &mut Vec<R
         plan_subproof(from - split, middle..tree.end, false, ranges);
         ranges.push(tree.start..middle);
     }
-}
-
-/// A whole subtree: the leaves from `index << bits` to `(index + 1) << bits`.
-#[derive(Clone, Copy)]
-struct Subtree {
-    bits: u32,
-    index: u64,
-}
-
-/// Splits the leaves under a node into the largest whole subtrees, from left to right.
-fn split_range(range: &Range<u64>) -> Vec<Subtree> {
-    let mut subtrees = Vec::new();
-    let mut start = range.start;
-    while let Some(bits) = (range.end - start).checked_ilog2() {
-        let index = start >> bits;
-        assert_eq!(index << bits, start, "a node begins at a multiple of it");
-        subtrees.push(Subtree { bits, index });
-        start += 1 << bits;
-    }
-    subtrees
-}
-
-/// Returns the tile over whose hashes a subtree lies, and these hashes.
-fn locate(place: Subtree) -> (TileId, Range<usize>) {
-    let (level, inner) = (place.bits / TILE_BITS, place.bits % TILE_BITS);
-    let tiles_bits = TILE_BITS - inner;
-    let index = place.index >> tiles_bits;
-    let within = place.index - (index << tiles_bits);
-    let start = usize::try_from(within << inner).expect("a place in a tile");
-    (TileId { level, index }, start..start + (1 << inner))
 }
 
 /// Returns whether a proof shows that the tree of `new` continues the tree of `old`; each is a size
@@ -166,15 +104,16 @@ pub fn verify(old: (u64, Digest), new: (u64, Digest), proof: &[Digest]) -> bool 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::history::tests::naive_root;
     use crate::history::{History, hash_leaf};
+    use crate::tiles::TILE_BITS;
 
     /// All tiles of a tree, the open ones included.
-    fn tiles_of(leaves: &[Digest]) -> BTreeMap<TileId, Tile> {
+    pub(crate) fn tiles_of(leaves: &[Digest]) -> BTreeMap<TileId, Tile> {
         let (mut history, mut tiles) = (History::default(), Vec::new());
         for leaf in leaves {
             history.push(*leaf, &mut tiles);
@@ -188,7 +127,7 @@ mod tests {
         tiles.into_iter().map(|tile| (tile.id, tile)).collect()
     }
 
-    fn leaves(count: u64) -> Vec<Digest> {
+    pub(crate) fn leaves(count: u64) -> Vec<Digest> {
         (0..count).map(|it| hash_leaf(&it.to_le_bytes())).collect()
     }
 

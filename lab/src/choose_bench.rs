@@ -1,8 +1,8 @@
-//! Measures how long a validator takes to answer `Choose`: `choose ASKS...`. You should run it in
-//! release on an idle machine, where 10,000 asks must not take more than 2 ms. Each ask is of a
-//! provider of its own; there are eight models of device, and the buyer wants one of them.
+//! Measures how long a validator takes to answer `Choose`, the question by which a buyer finds the
+//! asks that suit it. Each ask is of a provider of its own; there are eight models of device, and
+//! the buyer wants one of them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use souk_market::{
     AccountKey, Ask, Batch, BuyerFilter, Command, Credits, DeviceId, Dtype, Exchange, Features,
@@ -13,26 +13,42 @@ use souk_roles::market::demands::Demands;
 use souk_roles::market::market_protocol::{Answer, Request};
 use souk_roles::validator::questions::answer_request;
 
-/// How often the question is asked; the median counts.
+/// How often the question is asked of each book; the median counts.
 const TIMES: usize = 41;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    for word in std::env::args().skip(1) {
-        let exchange = fill_book(word.parse()?)?;
-        let request = Request::Choose(Box::new(demand_one_model()));
-        let (mut times, mut chosen) = (Vec::new(), 0);
-        for _ in 0..TIMES {
-            let (began, request) = (Instant::now(), request.clone());
-            if let Answer::Chosen(choice) = answer_request(&exchange, request) {
-                chosen = choice.listings.len();
-            }
-            times.push(began.elapsed());
+/// What one book took.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct ChooseReport {
+    /// Number of asks in the book.
+    pub asks: u32,
+    /// Number of asks in the answer.
+    pub chosen: usize,
+    /// The median time of an answer.
+    pub median: Duration,
+}
+
+/// Asks a book with so many asks.
+///
+/// # Panics
+/// If the exchange refuses one of the asks, which are the same in each run.
+#[must_use]
+pub fn measure_choose(asks: u32) -> ChooseReport {
+    let exchange = fill_book(asks).expect("the asks are valid");
+    let request = Request::Choose(Box::new(demand_one_model()));
+    let (mut times, mut chosen) = (Vec::new(), 0);
+    for _ in 0..TIMES {
+        let (begin, request) = (Instant::now(), request.clone());
+        if let Answer::Chosen(choice) = answer_request(&exchange, request) {
+            chosen = choice.listings.len();
         }
-        times.sort();
-        let median = times[TIMES / 2];
-        println!("{word} asks: {median:?} for {chosen} listings");
+        times.push(begin.elapsed());
     }
-    Ok(())
+    times.sort();
+    ChooseReport {
+        asks,
+        chosen,
+        median: times[TIMES / 2],
+    }
 }
 
 fn account_key(number: u32) -> AccountKey {

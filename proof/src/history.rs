@@ -8,10 +8,8 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::codec::{Reader, TruncationError, Writer};
 use crate::digest::Digest;
-use crate::ids::LogTime;
-use crate::machine::Position;
+use crate::place::{LogTime, Position};
 use crate::tiles::{TILE_BITS, TILE_HASHES, Tile, TileId};
 
 /// Precedes a leaf's content, so that a leaf cannot pass as a node (RFC 6962, 2.1).
@@ -32,8 +30,7 @@ pub struct Leaf {
     pub time: LogTime,
     /// The BLAKE3 hash of the command; that of no bytes for a tick.
     pub command: Digest,
-    /// The machine's digest of the result and all consequences; see
-    /// [`crate::StateMachine::result_digest`].
+    /// The hash of the result and of all other consequences; see [`Leaf::hash_result`].
     pub result: Digest,
 }
 
@@ -51,10 +48,51 @@ impl Leaf {
         bytes
     }
 
+    /// Returns the hash of a result and of the events besides it: BLAKE3 over the digest of the
+    /// events, then the result. So a proof of the result shows nobody's events, which state
+    /// balances.
+    #[must_use]
+    pub fn hash_result(result: &[u8], events: Digest) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&events.0);
+        hasher.update(result);
+        Digest(*hasher.finalize().as_bytes())
+    }
+
     /// Returns the leaf's hash in the tree.
     #[must_use]
     pub fn hash(&self) -> Digest {
         hash_leaf(&self.encode())
+    }
+}
+
+/// A leaf with what its hashes are of, so that others can see what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedLeaf {
+    /// The number of leaves before it.
+    pub number: u64,
+    /// The position of the command in the log.
+    pub at: Position,
+    /// The log's clock when it was applied.
+    pub time: LogTime,
+    /// The bytes of the command; none for a tick.
+    pub command: Vec<u8>,
+    /// The bytes of the result.
+    pub result: Vec<u8>,
+    /// The digest of the events besides the result.
+    pub events: Digest,
+}
+
+impl SealedLeaf {
+    /// Returns the leaf.
+    #[must_use]
+    pub fn to_leaf(&self) -> Leaf {
+        Leaf {
+            at: self.at,
+            time: self.time,
+            command: Digest::for_content(&self.command),
+            result: Leaf::hash_result(&self.result, self.events),
+        }
     }
 }
 
@@ -122,36 +160,31 @@ impl History {
         fold_edge(&self.edge)
     }
 
-    /// Writes the size and the open tiles, from which the edge follows.
-    pub fn encode(&self, writer: &mut Writer) {
-        writer.write_u64(self.size);
-        for digest in self.open_tiles.iter().flatten() {
-            writer.write_raw(&digest.0);
-        }
+    /// Returns the number of hashes in the open tile of each level, the lowest level first, of a
+    /// tree of `size` leaves.
+    pub fn open_widths(size: u64) -> impl Iterator<Item = u64> {
+        let levels = (u64::BITS - size.leading_zeros()).div_ceil(TILE_BITS);
+        (0..levels).map(move |level| (size >> (level * TILE_BITS)) % TILE_HASHES as u64)
     }
 
-    /// Reads a history that [`History::encode`] wrote.
-    ///
-    /// # Errors
-    /// If the bytes end early.
-    pub fn decode(reader: &mut Reader) -> Result<Self, TruncationError> {
-        let size = reader.read_u64()?;
-        let levels = (u64::BITS - size.leading_zeros()).div_ceil(TILE_BITS);
-        let mut open_tiles = Vec::new();
-        for level in 0..levels {
-            let count = (size >> (level * TILE_BITS)) % TILE_HASHES as u64;
-            let hashes = (0..count).map(|_| reader.read_digest().map(Digest));
-            open_tiles.push(hashes.collect::<Result<Vec<_>, _>>()?);
-        }
+    /// Returns the history of `size` leaves with these open tiles, from which the edge follows.
+    /// They must have the widths of [`History::open_widths`].
+    #[must_use]
+    pub fn from_open_tiles(size: u64, open_tiles: Vec<Vec<Digest>>) -> Self {
+        let widths = open_tiles.iter().map(|hashes| hashes.len() as u64);
+        assert!(
+            widths.eq(Self::open_widths(size)),
+            "the tiles are of this size"
+        );
         let mut edge = Vec::new();
         for hashes in open_tiles.iter().rev() {
             split_whole(hashes, &mut edge);
         }
-        Ok(Self {
+        Self {
             size,
             edge,
             open_tiles,
-        })
+        }
     }
 }
 
@@ -211,7 +244,7 @@ pub(crate) fn hash_node(left: Digest, right: Digest) -> Digest {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::ids::LogIndex;
+    use crate::place::LogIndex;
 
     /// RFC 6962's own definition: split at the largest power of two below the size.
     pub(crate) fn naive_root(leaves: &[Digest]) -> Digest {
@@ -279,11 +312,8 @@ pub(crate) mod tests {
         for number in 0..66_000_u32 {
             if number < 600 || number.is_multiple_of(9_973) || number > 65_990 {
                 assert_eq!(history.root(), naive_root(&leaves), "{number} leaves");
-                let mut writer = Writer::default();
-                history.encode(&mut writer);
-                let mut reader = Reader::new(writer.into_bytes().into());
-                assert_eq!(History::decode(&mut reader).as_ref(), Ok(&history));
-                assert_eq!(reader.remaining_len(), 0);
+                let open = history.open_tiles().to_vec();
+                assert_eq!(History::from_open_tiles(history.size(), open), history);
             }
             let leaf = hash_leaf(&number.to_le_bytes());
             history.push(leaf, &mut full);

@@ -1,0 +1,34 @@
+//! The arguments of `souk receipt …`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+/// Commands on receipts.
+#[derive(Debug, Subcommand)]
+pub enum Receipt {
+    /// Check the arithmetic and both signatures of a receipt; no node needs to run.
+    Verify {
+        /// The receipt that `souk submit` wrote.
+        file: PathBuf,
+        /// Also prove that the market settled it: that validators certify a history that has it.
+        /// You need the market's folder, and no account.
+        #[arg(long)]
+        certified: bool,
+        /// Write that proof to this file, which anyone can check offline.
+        #[arg(short = 'o', long = "out", requires = "certified", value_name = "FILE")]
+        proof_output: Option<PathBuf>,
+        /// Check such a proof offline, with the market's genesis alone.
+        #[arg(long, conflicts_with = "certified", value_name = "FILE")]
+        proof: Option<PathBuf>,
+    },
+    /// Prove a fault with two receipts of one lease, both signed by its provider, that name
+    /// different outputs for the same graph and inputs. The provider loses its stake, from which
+    /// the buyer gets the cost of the lease. Any account can prove a fault, once.
+    Prove {
+        /// The first receipt.
+        first: PathBuf,
+        /// The second receipt; it needs no signature of the buyer.
+        second: PathBuf,
+    },
+}

@@ -1,0 +1,149 @@
+//! Proves that a receipt was settled: fetches the command that settled it and the tiles from any
+//! validator, and the signed heads from all. Nothing of it is believed without proof.
+
+use std::collections::BTreeMap;
+
+use souk_consensus::{Tile, TileId};
+use souk_folder::key;
+use souk_market::{AccountKey, Genesis, Receipt};
+use souk_network::protocols::market::{Answer, Request};
+use souk_proof::inclusion::Inclusion;
+use souk_proof::note::Cosigners;
+use souk_proof::receipt_proof::SettlementRecord;
+pub use souk_proof::receipt_proof::{ProofFault, ReceiptProof, Settlement};
+use souk_roles::market::history_check::list_known_cosigners;
+use souk_roles::market::known_members::KnownMembers;
+
+use super::broker::Broker;
+use super::history::{GatheredHistory, gather_heads, read_tile};
+
+/// The greatest number of leaves that a log will ever have.
+const LEAVES_MAX: u64 = 1 << 56;
+
+/// Why a receipt is not proven.
+#[derive(Debug, thiserror::Error)]
+pub enum SettlementError {
+    /// No validator has a command that settled the lease.
+    #[error("none of the {asked} validators that answered shows that lease {lease} was settled")]
+    Unknown {
+        /// The validators that answered.
+        asked: usize,
+        /// The receipt's lease.
+        lease: u64,
+    },
+    /// The lease was settled by another receipt.
+    #[error("lease {0} was settled by another receipt, for {1} micro-credits")]
+    Other(u64, u64),
+    /// No certified head covers the settlement yet.
+    #[error("the receipt is settled, and {needed} validators have not yet certified it")]
+    Uncertified {
+        /// The validators that must sign.
+        needed: usize,
+    },
+    /// No validator gave tiles that prove it.
+    #[error("no validator proves that the history has the settlement: {0}")]
+    Unproven(#[source] ProofFault),
+}
+
+/// A proof and what it shows.
+#[derive(Debug)]
+pub struct ProvenReceipt {
+    /// The proof, which can be checked offline.
+    pub proof: ReceiptProof,
+    /// What it shows.
+    pub settlement: Settlement,
+    /// How many validators there are.
+    pub members: usize,
+}
+
+/// Returns the validators that the genesis names, who count when nobody is asked.
+#[must_use]
+pub fn list_founders(genesis: &Genesis) -> Cosigners {
+    list_known_cosigners(genesis, &KnownMembers::new(genesis))
+}
+
+/// Proves that a receipt was settled, by heads that enough of today's validators signed.
+///
+/// # Errors
+/// If it is not settled, not certified yet, or nobody proves it.
+pub async fn prove_receipt(
+    broker: &Broker,
+    genesis: &Genesis,
+    receipt: &Receipt,
+) -> Result<ProvenReceipt, SettlementError> {
+    let history = gather_heads(broker, genesis, Vec::new()).await;
+    let (mut asked, mut other, mut is_early) = (0, None, false);
+    let mut fault = ProofFault::Path;
+    for account in answering_accounts(&history) {
+        let Ok(peer) = key::peer_of(&account.0) else {
+            continue;
+        };
+        let request = Request::Settlement(receipt.body.lease);
+        let Ok(Answer::Settlement(record)) = broker.ask_one(peer, &request).await else {
+            continue;
+        };
+        asked += 1;
+        let Some(record) = record.filter(|record| record.leaf < LEAVES_MAX) else {
+            continue;
+        };
+        match record.find_receipt(receipt.body.lease) {
+            Some(found) if found == *receipt => {}
+            found => {
+                other = found.or(other);
+                continue;
+            }
+        }
+        match prove_record(broker, &history, account, *record, receipt).await {
+            Ok(proven) => return Ok(proven),
+            Err(Some(found)) => fault = found,
+            Err(None) => is_early = true,
+        }
+    }
+    let lease = receipt.body.lease.0;
+    Err(match other {
+        _ if fault != ProofFault::Path => SettlementError::Unproven(fault),
+        _ if is_early => SettlementError::Uncertified {
+            needed: history.check.needed,
+        },
+        Some(other) => SettlementError::Other(lease, other.body.amount.0),
+        None => SettlementError::Unknown { asked, lease },
+    })
+}
+
+fn answering_accounts(history: &GatheredHistory) -> Vec<AccountKey> {
+    let answered = history.answers.iter().filter(|answer| answer.notes.is_ok());
+    let accounts = answered.filter_map(|it| history.check.members.get(&it.raft_id));
+    accounts.copied().collect()
+}
+
+/// Proves a validator's record with its tiles. The error is none if the certified head does not
+/// cover the record.
+async fn prove_record(
+    broker: &Broker,
+    history: &GatheredHistory,
+    account: AccountKey,
+    record: SettlementRecord,
+    receipt: &Receipt,
+) -> Result<ProvenReceipt, Option<ProofFault>> {
+    let covers = |size: u64| record.leaf < size;
+    let certified = history.check.find_certified();
+    let certified = certified.filter(|it| covers(it.head().size)).ok_or(None)?;
+    let plan = Inclusion::of_leaf(record.leaf, certified.head().size);
+    let peer = key::peer_of(&account.0).map_err(|_| None)?;
+    let mut tiles: BTreeMap<TileId, Tile> = BTreeMap::new();
+    for id in plan.needed_tiles().into_keys() {
+        let TileId { level, index } = id;
+        let told = broker.ask_one(peer, &Request::Tile { level, index }).await;
+        tiles.extend(read_tile(id, told).map(|tile| (id, tile)));
+    }
+    let path = plan.build(&tiles).map_err(|_| ProofFault::Path)?;
+    let proof = ReceiptProof::new(record, receipt, path, certified.note.clone());
+    let proof = proof.ok_or(ProofFault::Receipt)?;
+    let members = &history.check.members;
+    let settlement = proof.verify(receipt, certified.note.market, members)?;
+    Ok(ProvenReceipt {
+        proof,
+        settlement,
+        members: members.len(),
+    })
+}

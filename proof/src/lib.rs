@@ -1,0 +1,22 @@
+//! What anyone needs to check a market's history: the tree over all commands, proofs that a leaf is
+//! in it and that one tree continues another, and with the feature `market` the notes that
+//! validators cosign and the proof that a receipt was settled.
+//!
+//! It has no I/O, clock or thread. The log's own crate builds the tree with it; clients and
+//! auditors check with the same code, and nothing else of souk.
+
+pub mod consistency;
+pub mod digest;
+pub mod history;
+pub mod inclusion;
+#[cfg(feature = "market")]
+pub mod note;
+pub mod place;
+#[cfg(feature = "market")]
+pub mod receipt_proof;
+pub mod tiles;
+
+pub use digest::Digest;
+pub use history::{History, Leaf, SealedLeaf};
+pub use place::{LogIndex, LogTime, Position, TreeHead};
+pub use tiles::{Tile, TileId};

@@ -1,0 +1,47 @@
+//! Places in the log, and the head of its tree.
+
+use std::fmt;
+
+use crate::digest::Digest;
+
+/// The position of an entry in the log; the genesis snapshot has index 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogIndex(pub u64);
+
+impl fmt::Display for LogIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Milliseconds since the Unix epoch, as a leader stamped them; in the log, time never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogTime(pub u64);
+
+impl fmt::Display for LogTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms", self.0)
+    }
+}
+
+/// The position of an application in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// The index of the entry.
+    pub index: LogIndex,
+    /// The command's index in the entry.
+    pub offset: u32,
+}
+
+/// The history at one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeHead {
+    /// The last entry that it covers.
+    pub index: LogIndex,
+    /// The log's clock at that entry.
+    pub time: LogTime,
+    /// The number of leaves.
+    pub size: u64,
+    /// The root of the tree.
+    pub root: Digest,
+}
