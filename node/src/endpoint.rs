@@ -136,7 +136,7 @@ impl Endpoint {
             UpstreamError::Busy { .. } => self.lock_capacity().on_busy(now),
             UpstreamError::Connect { .. } => self.lock_capacity().on_unreachable(now),
             UpstreamError::Refused { status, .. } => match *status {
-                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                StatusCode::UNAUTHORIZED => {
                     self.lock_capacity().on_unreachable(now);
                     tracing::error!(
                         %error,
@@ -145,15 +145,24 @@ impl Endpoint {
                     );
                     return;
                 }
-                StatusCode::PAYMENT_REQUIRED => {
-                    self.lock_capacity().on_unreachable(now);
+                // A buyer can bring these about by a prompt that the engine forbids, or by asking
+                // for more tokens than the credit allows.
+                StatusCode::PAYMENT_REQUIRED | StatusCode::FORBIDDEN => {
+                    self.lock_capacity().on_busy(now);
                     tracing::error!(
                         %error,
-                        "the account at the engine has no credit left: top it up"
+                        "the engine refused a request: see that its account has credit, and that \
+                         the key may use the model"
                     );
                     return;
                 }
-                status if status.is_server_error() => self.lock_capacity().on_busy(now),
+                // The model is not there any more, or the URL is another's.
+                status
+                    if status.is_redirection()
+                        || matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) =>
+                {
+                    self.lock_capacity().on_unreachable(now);
+                }
                 _ => {}
             },
             UpstreamError::Broken(_) | UpstreamError::Silent(_) | UpstreamError::Damaged(_) => {}
@@ -161,10 +170,10 @@ impl Endpoint {
         tracing::warn!(%error, "the engine did not answer a request");
     }
 
-    /// Returns a name for people, such as `qwen/qwen3-8b at http://127.0.0.1:8000/v1`.
+    /// Returns a name for people, which buyers see too: the model, without the engine's address.
     #[must_use]
     pub fn label(&self) -> String {
-        format!("{} at {}", self.card.model, self.upstream.url())
+        self.card.model.to_string()
     }
 
     /// Asks the engine for its models, to see that it answers and has the one on sale.
@@ -206,11 +215,10 @@ impl Endpoint {
             Ok(Ok(chat)) => chat,
             Ok(Err(error)) => {
                 self.note_failure(&error);
-                return to_answer(&error);
+                return self.to_answer(&error);
             }
             Err(_) => return TextAnswer::without_text(Finish::Expired, String::new()),
         };
-        self.lock_capacity().on_answered();
         let mut message = String::new();
         let mut text = AnswerText::default();
         let finish = loop {
@@ -222,13 +230,16 @@ impl Endpoint {
                 Err(_) => break Finish::Expired,
                 Ok(Err(error)) => {
                     self.note_failure(&error);
-                    let failed = to_answer(&error);
+                    let failed = self.to_answer(&error);
                     message = failed.message;
                     break failed.finish;
                 }
                 Ok(Ok(piece)) => piece,
             };
             if !piece.text.is_empty() {
+                if text.byte_length() == 0 {
+                    self.lock_capacity().on_answered(self.now());
+                }
                 if text.byte_length() + piece.text.byte_length() > request.answer_bytes_max() {
                     break Finish::Length;
                 }
@@ -250,41 +261,43 @@ impl Endpoint {
             message,
         }
     }
-}
 
-/// Returns an answer without text that says what went wrong. It names no address, and nothing of
-/// the provider's account at the engine.
-fn to_answer(error: &UpstreamError) -> TextAnswer {
-    let (finish, message) = match error {
-        UpstreamError::Busy { .. } => (Finish::Busy, "the engine is busy".to_owned()),
-        // Only these say that the request is at fault, and not the engine.
-        UpstreamError::Refused { status, message }
-            if matches!(status.as_u16(), 400 | 413 | 422) =>
-        {
-            (
-                Finish::Refused,
-                format!("the engine answered {status}: {message}"),
-            )
-        }
-        UpstreamError::Refused { status, .. } if status.is_server_error() => {
-            (Finish::Interrupted, format!("the engine answered {status}"))
-        }
-        UpstreamError::Refused { .. } => (
-            Finish::Interrupted,
-            "the engine does not answer this provider".to_owned(),
-        ),
-        UpstreamError::Silent(_) => (
-            Finish::Interrupted,
-            "the engine gave no text in time".to_owned(),
-        ),
-        UpstreamError::Connect { .. } | UpstreamError::Broken(_) => (
-            Finish::Interrupted,
-            "the engine is not reachable".to_owned(),
-        ),
-        UpstreamError::Damaged(_) => (
-            Finish::Interrupted,
-            "the engine's answer is damaged".to_owned(),
-        ),
-    };
-    TextAnswer::without_text(finish, message)
+    /// Returns an answer without text that says what went wrong. It names no address, and nothing of
+    /// the provider's account at the engine.
+    fn to_answer(&self, error: &UpstreamError) -> TextAnswer {
+        let (finish, message) = match error {
+            UpstreamError::Busy { .. } => (Finish::Busy, "the engine is busy".to_owned()),
+            // Only these say that the request is at fault, and not the engine.
+            UpstreamError::Refused { status, message }
+                if matches!(status.as_u16(), 400 | 413 | 422) =>
+            {
+                // The owner's log has the message. One of a service can name its account.
+                let message = match self.upstream.is_elsewhere() {
+                    true => format!("the engine answered {status}"),
+                    false => format!("the engine answered {status}: {message}"),
+                };
+                (Finish::Refused, message)
+            }
+            UpstreamError::Refused { status, .. } if status.is_server_error() => {
+                (Finish::Interrupted, format!("the engine answered {status}"))
+            }
+            UpstreamError::Refused { .. } => (
+                Finish::Interrupted,
+                "the engine does not answer this provider".to_owned(),
+            ),
+            UpstreamError::Silent(_) => (
+                Finish::Interrupted,
+                "the engine gave no text in time".to_owned(),
+            ),
+            UpstreamError::Connect { .. } | UpstreamError::Broken(_) => (
+                Finish::Interrupted,
+                "the engine is not reachable".to_owned(),
+            ),
+            UpstreamError::Damaged(_) => (
+                Finish::Interrupted,
+                "the engine's answer is damaged".to_owned(),
+            ),
+        };
+        TextAnswer::without_text(finish, message)
+    }
 }

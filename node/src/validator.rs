@@ -280,13 +280,12 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         let (inputs, inbox) = mpsc::channel(INPUTS_MAX);
         let (notices, _) = broadcast::channel(NOTICES_MAX);
         let (tip, tips) = watch::channel(None);
-        let settlements = Settlements::open_folder(&config.folder.join("settlements"))?;
         let followers = Followers {
             notices: notices.clone(),
             tip,
-            settlements: settlements.clone(),
         };
         let task = ValidatorTask::open_task(config, machine, inbox, followers, outbound)?;
+        let settlements = task.settlements().clone();
         let (end, ended) = oneshot::channel();
         // The send fails only if no caller waits for the end.
         tokio::spawn(async move { end.send(task.run().await) });

@@ -93,6 +93,14 @@ async fn certify_receipt(
         })?;
     }
     print_settlement(output, &receipt, &proven.settlement, proven.members);
+    let founders = list_founders(&market.genesis);
+    let market = market.genesis.market_id();
+    if proof_output.is_some() && proven.proof.verify(&receipt, market, &founders).is_err() {
+        show::print_notice(
+            "the market's validators were replaced since its founding: `--proof` will refuse the \
+             saved proof, because it counts the founders alone",
+        );
+    }
     Ok(())
 }
 
@@ -155,7 +163,7 @@ fn print_settlement(output: Output, receipt: &Signed, found: &Settlement, member
                 "signed by both · settled at {} · certified by {} of {members} at {}",
                 found.step,
                 found.signers.len(),
-                show::time_of_day(found.certified_s * 1_000),
+                show::time_of_day(found.certified_s.saturating_mul(1_000)),
             ));
         }
     }
@@ -167,6 +175,10 @@ fn from_settlement(error: SettlementError) -> Failure {
             Kind::Verification,
             "do not count it as paid: a receipt that both signed is paid once the market settles \
              it. If it was settled long ago, ask whoever saved a proof",
+        ),
+        SettlementError::Silent(_) => (
+            Kind::Network,
+            "see with `souk market verify` who answers, and try again",
         ),
         SettlementError::Other(..) => (Kind::Verification, "do not count it as paid"),
         SettlementError::Uncertified { .. } => (

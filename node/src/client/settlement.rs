@@ -31,11 +31,17 @@ pub enum SettlementError {
         /// The receipt's lease.
         lease: u64,
     },
+    /// No validator answered.
+    #[error("no validator answers whether lease {0} was settled")]
+    Silent(u64),
     /// The lease was settled by another receipt.
     #[error("lease {0} was settled by another receipt, for {1} micro-credits")]
     Other(u64, u64),
     /// No certified head covers the settlement yet.
-    #[error("the receipt is settled, and {needed} validators have not yet certified it")]
+    #[error(
+        "a validator has the receipt's settlement, and {needed} validators have not yet certified \
+         it"
+    )]
     Uncertified {
         /// The validators that must sign.
         needed: usize,
@@ -72,13 +78,13 @@ pub async fn prove_receipt(
     receipt: &Receipt,
 ) -> Result<ProvenReceipt, SettlementError> {
     let history = gather_heads(broker, genesis, Vec::new()).await;
-    let (mut asked, mut other, mut is_early) = (0, None, false);
-    let mut fault = ProofFault::Path;
+    let lease = receipt.body.lease;
+    let (mut asked, mut is_early, mut fault) = (0, false, None);
     for account in answering_accounts(&history) {
         let Ok(peer) = key::peer_of(&account.0) else {
             continue;
         };
-        let request = Request::Settlement(receipt.body.lease);
+        let request = Request::Settlement(lease);
         let Ok(Answer::Settlement(record)) = broker.ask_one(peer, &request).await else {
             continue;
         };
@@ -86,27 +92,26 @@ pub async fn prove_receipt(
         let Some(record) = record.filter(|record| record.leaf < LEAVES_MAX) else {
             continue;
         };
-        match record.find_receipt(receipt.body.lease) {
-            Some(found) if found == *receipt => {}
-            found => {
-                other = found.or(other);
-                continue;
-            }
-        }
-        match prove_record(broker, &history, account, *record, receipt).await {
-            Ok(proven) => return Ok(proven),
-            Err(Some(found)) => fault = found,
-            Err(None) => is_early = true,
+        let Some(found) = record.find_receipt(lease) else {
+            continue;
+        };
+        match prove_record(broker, &history, account, *record, &found).await {
+            Ok(proven) if found == *receipt => return Ok(proven),
+            Ok(_) => return Err(SettlementError::Other(lease.0, found.body.amount.0)),
+            Err(Some(found)) => fault = Some(found),
+            Err(None) => is_early |= found == *receipt,
         }
     }
-    let lease = receipt.body.lease.0;
-    Err(match other {
-        _ if fault != ProofFault::Path => SettlementError::Unproven(fault),
-        _ if is_early => SettlementError::Uncertified {
+    Err(match fault {
+        Some(fault) => SettlementError::Unproven(fault),
+        None if is_early => SettlementError::Uncertified {
             needed: history.check.needed,
         },
-        Some(other) => SettlementError::Other(lease, other.body.amount.0),
-        None => SettlementError::Unknown { asked, lease },
+        None if asked == 0 => SettlementError::Silent(lease.0),
+        None => SettlementError::Unknown {
+            asked,
+            lease: lease.0,
+        },
     })
 }
 

@@ -2,12 +2,16 @@
 //! shown nowhere: an engine that repeats it in an error is no exception.
 
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use hyper::header::HeaderValue;
 
 /// The variable that names the folder in which systemd passes credentials to a service.
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
+
+/// The most bytes of a key's file.
+const KEY_BYTES_MAX: u64 = 8 << 10;
 
 /// The words in place of a key that an engine repeats.
 const HIDDEN: &str = "(the key)";
@@ -31,8 +35,7 @@ impl EngineKey {
     /// # Errors
     /// Why the file cannot be used.
     pub(super) fn load(path: &Path) -> Result<EngineKey, String> {
-        check_private(path)?;
-        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        let text = read_private(path)?;
         let text = text.trim();
         if text.is_empty() {
             return Err("the file is empty".to_owned());
@@ -58,26 +61,50 @@ impl EngineKey {
     }
 }
 
-/// Refuses a file that other users of the machine can read, unless systemd made it.
-#[cfg(unix)]
-fn check_private(path: &Path) -> Result<(), String> {
-    use std::os::unix::fs::PermissionsExt;
-
-    let found = std::fs::metadata(path).map_err(|error| error.to_string())?;
-    let mode = found.permissions().mode() & 0o777;
-    let credentials = std::env::var_os(CREDENTIALS_VARIABLE).map(PathBuf::from);
-    let is_credential = credentials.is_some_and(|folder| path.starts_with(folder));
-    match mode & 0o077 {
-        0 => Ok(()),
-        _ if is_credential => Ok(()),
-        _ => Err(format!(
-            "other users can read it (mode {mode:o}); close it with `chmod 600 {}`",
-            path.display()
-        )),
+/// Reads a small file, and refuses one that other users of the machine can read, unless systemd made
+/// it. The check is of the file that is read, whatever takes its name meanwhile.
+fn read_private(path: &Path) -> Result<String, String> {
+    let describe = |error: std::io::Error| error.to_string();
+    // Opening a pipe would wait for its other end.
+    let named = std::fs::metadata(path).map_err(describe)?;
+    if !named.is_file() {
+        return Err("it is not a file".to_owned());
+    }
+    let file = std::fs::File::open(path).map_err(describe)?;
+    check_private(path, &file.metadata().map_err(describe)?)?;
+    let mut text = String::new();
+    file.take(KEY_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(describe)?;
+    match text.len() as u64 > KEY_BYTES_MAX {
+        true => Err(format!("it has more than {KEY_BYTES_MAX} bytes")),
+        false => Ok(text),
     }
 }
 
+#[cfg(unix)]
+fn check_private(path: &Path, file: &std::fs::Metadata) -> Result<(), String> {
+    use std::os::unix::fs::PermissionsExt;
+
+    let mode = file.permissions().mode() & 0o777;
+    let folder = std::env::var_os(CREDENTIALS_VARIABLE).map(PathBuf::from);
+    let folder = folder.filter(|folder| folder.is_absolute());
+    let folder = folder.and_then(|folder| folder.canonicalize().ok());
+    let is_credential = || {
+        let path = path.canonicalize().ok();
+        path.zip(folder)
+            .is_some_and(|(path, folder)| path.starts_with(folder))
+    };
+    if mode & 0o077 == 0 || is_credential() {
+        return Ok(());
+    }
+    Err(format!(
+        "other users can read it (mode {mode:o}); close it with `chmod 600 {}`",
+        path.display()
+    ))
+}
+
 #[cfg(not(unix))]
-fn check_private(_: &Path) -> Result<(), String> {
+fn check_private(_: &Path, _: &std::fs::Metadata) -> Result<(), String> {
     Ok(())
 }

@@ -57,7 +57,7 @@ struct Choice {
 #[derive(Default, Deserialize)]
 struct Delta {
     content: Option<String>,
-    #[serde(alias = "reasoning")]
+    reasoning: Option<String>,
     reasoning_content: Option<String>,
 }
 
@@ -104,10 +104,15 @@ fn read_line(line: &[u8]) -> Result<Option<AnswerPiece>, StreamFault> {
         // The usage comes in an event without choices, and souk counts for itself.
         return Ok(None);
     };
+    let delta = choice.delta;
     Ok(Some(AnswerPiece {
         text: AnswerText {
-            reasoning: choice.delta.reasoning_content.unwrap_or_default(),
-            content: choice.delta.content.unwrap_or_default(),
+            // Some engines send both, with the same text.
+            reasoning: delta
+                .reasoning_content
+                .or(delta.reasoning)
+                .unwrap_or_default(),
+            content: delta.content.unwrap_or_default(),
         },
         finish: choice.finish_reason.map(|reason| match reason.as_str() {
             "length" => Finish::Length,
@@ -170,6 +175,10 @@ mod tests {
         let long = "x".repeat(LINE_BYTES_MAX + 1);
         assert_eq!(push(&long), Err(StreamFault::Long));
         assert_eq!(push("data: {\"choices\":[{}]}\n").unwrap().len(), 1);
+        // Some engines give a text of reasoning by both of its names.
+        let both = r#"{"choices":[{"delta":{"reasoning":"hm","reasoning_content":"hm"}}]}"#;
+        let both = push(&format!("data: {both}\n")).unwrap();
+        assert_eq!(both[0].text.reasoning, "hm");
         // Bytes that are no text are replaced, and count as such.
         let broken = EventReader::default()
             .push(b"data: {\"choices\":[{\"delta\":{\"content\":\"\xff\"}}]}\n");

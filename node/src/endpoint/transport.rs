@@ -39,6 +39,12 @@ const AUTHORITY_FILES: [&str; 4] = [
 /// Why a URL cannot be sold.
 #[derive(Debug, thiserror::Error)]
 pub enum UrlFault {
+    /// It has more than an origin and a path.
+    #[error(
+        "the URL of an engine must have no user, password or query; put the key into a file and \
+         give --key-file"
+    )]
+    Secret,
     /// It does not parse.
     #[error("\"{0}\" is not a URL; give one such as http://127.0.0.1:8000/v1")]
     Syntax(String),
@@ -117,6 +123,12 @@ impl OriginAddress {
         };
         let authority = parsed.authority().ok_or_else(syntax)?;
         if parsed.query().is_some() || authority.as_str().contains('@') {
+            return Err(UrlFault::Secret);
+        }
+        // A port that is no number of a port would be taken for none.
+        let port = authority.as_str().rsplit_once(':');
+        let has_port = port.is_some_and(|(_, port)| !port.contains(']'));
+        if has_port && authority.port_u16().is_none() {
             return Err(syntax());
         }
         let name = authority.host().trim_matches(['[', ']']);
@@ -162,6 +174,11 @@ impl OriginAddress {
 }
 
 impl Origin {
+    /// Returns whether texts and the key travel encrypted.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Opens a connection for one request.
     pub(super) async fn connect(&self) -> io::Result<SendRequest<Full<Bytes>>> {
         let connecting = async {
@@ -253,8 +270,14 @@ mod tests {
             assert!(matches!(fault, UrlFault::NotLoopback(_)), "{plain}");
         }
         assert!(matches!(read("ftp://a/v1"), Err(UrlFault::Scheme(_))));
-        for wrong in ["", "127.0.0.1:8000", "https://h/?x=1", "https://key@h/v1"] {
+        // A port that is none would be taken for that of the scheme.
+        for wrong in ["", "127.0.0.1:8000", "https://h:84433/v1", "https://h:/v1"] {
             assert!(matches!(read(wrong), Err(UrlFault::Syntax(_))), "{wrong}");
+        }
+        for secret in ["https://h/?key=5ecret", "https://5ecret@h/v1"] {
+            let fault = read(secret).unwrap_err();
+            assert!(matches!(fault, UrlFault::Secret), "{secret}");
+            assert!(!fault.to_string().contains("5ecret"), "{fault}");
         }
     }
 

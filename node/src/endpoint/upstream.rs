@@ -114,6 +114,11 @@ impl Upstream {
         &self.url
     }
 
+    /// Returns whether the engine is a service on another machine.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.origin.is_encrypted()
+    }
+
     /// Returns the names of the models that the engine lists.
     ///
     /// # Errors
@@ -217,7 +222,7 @@ impl Chat {
             };
             if let Some(bytes) = frame?.data_ref() {
                 let pieces = self.events.push(bytes).map_err(|fault| {
-                    let why = hide_key(self.key.as_ref(), fault.to_string());
+                    let why = truncate_text(hide_key(self.key.as_ref(), fault.to_string()));
                     UpstreamError::Damaged(why)
                 })?;
                 self.pieces.extend(pieces);

@@ -1,12 +1,15 @@
 //! Stores the commands that settled receipts, so that a client can prove that its receipt was
-//! settled. A thread writes them into sled, by lease.
+//! settled. A thread writes them into sled, by leaf, and finds them by lease.
 //!
 //! The log forgets commands once a snapshot covers them. Records are not part of the replicated
 //! state, and a validator can start without them. It lacks those that another validator's snapshot
-//! covered, and the oldest once there are too many. A proof that a client saved needs none of them.
+//! covered, those of its last moment before a power loss, and the oldest once there are too many. A
+//! proof that a client saved needs none of them.
 
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use souk_consensus::SealedLeaf;
 use souk_market::LeaseId;
@@ -14,29 +17,66 @@ use souk_proof::receipt_proof::SettlementRecord;
 
 use super::views;
 
-/// The rounds' leaves that can wait for the thread.
+/// The rounds' leaves that can wait for the thread, and the most bytes of them.
 const WAITING_MAX: usize = 4_096;
+const WAITING_BYTES_MAX: u64 = 64 << 20;
 
-/// The most bytes of records; the oldest leases' are removed first.
+/// The most bytes of records; the oldest leaves are removed first.
 const BYTES_MAX: u64 = 512 << 20;
+
+/// The names of the rows by leaf, and of the leaves by lease.
+const LEAVES: &str = "leaves";
+const LEASES: &str = "leases";
 
 /// The records of a validator.
 #[derive(Clone, Debug)]
 pub(super) struct Settlements {
-    db: sled::Db,
+    rows: Rows,
     waiting: SyncSender<Vec<SealedLeaf>>,
+    waiting_bytes: Arc<AtomicU64>,
+}
+
+/// The tables of the database.
+#[derive(Clone, Debug)]
+struct Rows {
+    /// Records, by the number of their leaf.
+    leaves: sled::Tree,
+    /// Numbers of leaves, by lease.
+    leases: sled::Tree,
 }
 
 impl Settlements {
-    /// Opens the records of a folder and starts their thread.
+    /// Opens the records of a folder and starts their thread. A database that is damaged is kept
+    /// beside a new one.
+    ///
+    /// # Errors
+    /// If the folder cannot be used, for example because another process uses it.
     pub(super) fn open_folder(folder: &Path) -> std::io::Result<Self> {
-        let db = views::open_anew(folder).map_err(std::io::Error::other)?;
+        let db = match views::open_database(folder) {
+            Ok(db) => db,
+            Err(sled::Error::Io(error)) => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "the settlements are damaged; starting new ones");
+                let aside = folder.with_extension("damaged");
+                if aside.exists() {
+                    std::fs::remove_dir_all(&aside)?;
+                }
+                std::fs::rename(folder, aside)?;
+                views::open_database(folder).map_err(std::io::Error::other)?
+            }
+        };
+        let rows = Rows::open(&db).map_err(std::io::Error::other)?;
         let (waiting, inbox) = sync_channel(WAITING_MAX);
-        let records = Records::new(db.clone(), BYTES_MAX);
+        let settlements = Self {
+            rows: rows.clone(),
+            waiting,
+            waiting_bytes: Arc::default(),
+        };
+        let waiting_bytes = settlements.waiting_bytes.clone();
         std::thread::Builder::new()
             .name("settlements".to_owned())
-            .spawn(move || write_leaves(records, &inbox))?;
-        Ok(Self { db, waiting })
+            .spawn(move || write_leaves(rows, &inbox, &waiting_bytes))?;
+        Ok(settlements)
     }
 
     /// Submits leaves that settled receipts, or drops them if the thread is far behind.
@@ -44,63 +84,121 @@ impl Settlements {
         if leaves.is_empty() {
             return;
         }
-        if let Err(TrySendError::Full(leaves)) = self.waiting.try_send(leaves) {
-            tracing::debug!(leaves = leaves.len(), "settlements were dropped");
+        let (count, bytes) = (leaves.len(), count_bytes(&leaves));
+        let before = self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let has_room = before.saturating_add(bytes) <= WAITING_BYTES_MAX;
+        if !(has_room && self.waiting.try_send(leaves).is_ok()) {
+            self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            tracing::warn!(
+                leaves = count,
+                "settlements were dropped: the disk is too slow"
+            );
         }
     }
 
     /// Returns the record that settled a lease.
     pub(super) fn read_record(&self, lease: LeaseId) -> sled::Result<Option<SettlementRecord>> {
-        let row = self.db.get(lease.0.to_be_bytes())?;
+        self.rows.read_record(lease)
+    }
+}
+
+fn count_bytes(leaves: &[SealedLeaf]) -> u64 {
+    let bytes = leaves
+        .iter()
+        .map(|leaf| leaf.command.len() + leaf.result.len());
+    bytes.sum::<usize>() as u64
+}
+
+/// Writes leaves until every sender is gone, and brings them to the disk whenever none waits.
+fn write_leaves(rows: Rows, inbox: &Receiver<Vec<SealedLeaf>>, waiting_bytes: &AtomicU64) {
+    let mut records = Records::new(rows, BYTES_MAX);
+    while let Ok(leaves) = inbox.recv() {
+        let mut next = Some(leaves);
+        while let Some(leaves) = next {
+            let bytes = count_bytes(&leaves);
+            for leaf in leaves {
+                if let Err(error) = records.insert(leaf) {
+                    tracing::warn!(%error, "a settlement could not be written");
+                }
+            }
+            waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            next = inbox.try_recv().ok();
+        }
+        if let Err(error) = records.rows.leaves.flush() {
+            tracing::warn!(%error, "settlements could not be brought to the disk");
+        }
+    }
+}
+
+impl Rows {
+    fn open(db: &sled::Db) -> sled::Result<Self> {
+        Ok(Self {
+            leaves: db.open_tree(LEAVES)?,
+            leases: db.open_tree(LEASES)?,
+        })
+    }
+
+    fn read_record(&self, lease: LeaseId) -> sled::Result<Option<SettlementRecord>> {
+        let Some(leaf) = self.leases.get(lease.0.to_be_bytes())? else {
+            return Ok(None);
+        };
+        let row = self.leaves.get(leaf)?;
         // A row of another version does not decode.
         Ok(row.and_then(|row| postcard::from_bytes(&row).ok()))
     }
 }
 
-/// Writes leaves until every sender is gone.
-fn write_leaves(mut records: Records, inbox: &Receiver<Vec<SealedLeaf>>) {
-    while let Ok(leaves) = inbox.recv() {
-        let written = leaves.into_iter().try_for_each(|leaf| records.insert(leaf));
-        if let Err(error) = written {
-            tracing::warn!(%error, "settlements could not be written");
-        }
-    }
-}
-
-/// The rows, and how many bytes they have.
+/// The rows, and how many bytes those of leaves have.
 struct Records {
-    db: sled::Db,
+    rows: Rows,
     bytes: u64,
     bytes_max: u64,
 }
 
 impl Records {
-    fn new(db: sled::Db, bytes_max: u64) -> Self {
-        let bytes = db.iter().values().flatten().map(|row| row.len() as u64);
-        let bytes = bytes.sum();
+    fn new(rows: Rows, bytes_max: u64) -> Self {
+        let lengths = rows.leaves.iter().values().flatten();
+        let bytes = lengths.map(|row| row.len() as u64).sum();
         Self {
-            db,
+            rows,
             bytes,
             bytes_max,
         }
     }
 
-    /// Inserts a leaf under each lease that it settled, and removes the oldest leases beyond the
+    /// Inserts a leaf, under each lease that it settled, and removes the oldest leaves beyond the
     /// limit. After a start the log is applied again, which replaces rows by equal ones.
     fn insert(&mut self, leaf: SealedLeaf) -> sled::Result<()> {
+        let number = leaf.number.to_be_bytes();
         let record = SettlementRecord::new(leaf);
         let row = postcard::to_allocvec(&record).expect("plain data in memory always encodes");
+        self.bytes += row.len() as u64;
+        let before = self.rows.leaves.insert(number, row)?;
+        self.forget_bytes(before);
         for lease in record.list_leases() {
-            let before = self.db.insert(lease.0.to_be_bytes(), row.clone())?;
-            self.bytes += row.len() as u64;
-            self.bytes -= before.map_or(0, |row| row.len() as u64);
+            self.rows.leases.insert(lease.0.to_be_bytes(), &number)?;
         }
         while self.bytes > self.bytes_max {
-            let Some((_, oldest)) = self.db.pop_min()? else {
+            let Some((number, oldest)) = self.rows.leaves.pop_min()? else {
                 return Ok(());
             };
-            self.bytes -= oldest.len() as u64;
+            let record = postcard::from_bytes::<SettlementRecord>(&oldest).ok();
+            self.forget_bytes(Some(oldest));
+            for lease in record.map(|it| it.list_leases()).unwrap_or_default() {
+                let lease = lease.0.to_be_bytes();
+                if self.rows.leases.get(lease)?.is_some_and(|it| it == number) {
+                    self.rows.leases.remove(lease)?;
+                }
+            }
         }
         Ok(())
     }
+
+    fn forget_bytes(&mut self, row: Option<sled::IVec>) {
+        let bytes = row.map_or(0, |row| row.len() as u64);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,8 +78,6 @@ pub(super) struct Followers {
     pub(super) notices: broadcast::Sender<Notice>,
     /// The last tree head reached.
     pub(super) tip: watch::Sender<Option<Arc<TreeTip>>>,
-    /// The commands that settled receipts.
-    pub(super) settlements: Settlements,
 }
 
 /// The state that the task owns.
@@ -88,6 +86,8 @@ pub(super) struct ValidatorTask<M: AnsweringMachine> {
     callers: Callers<M>,
     storage: Storage,
     views: Views,
+    /// The commands that settled receipts.
+    settlements: Settlements,
     verifier: Verifier<M::Command>,
     /// Checks of this round that the task runs itself, in parallel with the disk.
     at_hand: Vec<Check>,
@@ -108,6 +108,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
     ) -> Result<Self, ValidatorError> {
         let (store, replica) = begin(config, machine)?;
         let views = Views::open_folder(&config.folder.join("views"))?;
+        let settlements = Settlements::open_folder(&config.folder.join("settlements"))?;
         let began = Instant::now();
         Ok(Self {
             core: ValidatorCore::new(replica, to_micros(config.tick), core_now(began)),
@@ -118,6 +119,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
                 HistoryFolder::in_replica(&config.folder),
             )?,
             views,
+            settlements,
             verifier: Verifier::start::<M>(config.replica.id)?,
             at_hand: Vec::new(),
             inbox,
@@ -279,10 +281,15 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         Ok(())
     }
 
+    /// Returns the commands that settled receipts.
+    pub(super) fn settlements(&self) -> &Settlements {
+        &self.settlements
+    }
+
     fn publish_news(&mut self, news: RoundResults) {
         self.views.on_checkpoints(&news.checkpoints);
         self.storage.submit_tiles(news.tiles);
-        self.followers.settlements.submit_leaves(news.sealed);
+        self.settlements.submit_leaves(news.sealed);
         if let Some(tip) = news.tip {
             self.followers.tip.send_replace(Some(Arc::new(tip)));
         }

@@ -9,6 +9,7 @@ const GROWTH_PERIOD: Micros = Micros::from_seconds(15);
 
 /// How long an engine that is out of reach is left alone, at first and at most.
 const PAUSE_MIN: Micros = Micros::from_seconds(10);
+const PAUSE_MAX: Micros = Micros::from_seconds(300);
 const PAUSE_DOUBLINGS_MAX: u32 = 5;
 
 /// The slots of one engine.
@@ -39,7 +40,7 @@ impl EngineCapacity {
     /// Returns how many requests it should get at once now.
     #[must_use]
     pub fn slots(&self, now: Micros) -> u32 {
-        if self.paused_until.is_some_and(|until| now < until) {
+        if self.is_paused(now) {
             return 0;
         }
         let Some((slots, at)) = self.busy else {
@@ -50,23 +51,40 @@ impl EngineCapacity {
         slots.saturating_add(grown).min(self.slots)
     }
 
-    /// The engine had no room for a request. It keeps one slot at least, to see when it has.
+    /// The engine had no room for a request. It keeps one slot at least, to see when it has. Of the
+    /// failures of one period only the first counts, so that one buyer's do not take all slots.
     pub fn on_busy(&mut self, now: Micros) {
+        let lately = |(_, at): (u32, Micros)| now.since(at) < GROWTH_PERIOD;
+        if self.busy.is_some_and(lately) {
+            return;
+        }
         let slots = self.slots(now).max(1);
         self.busy = Some((slots.div_ceil(2).min(slots.saturating_sub(1)).max(1), now));
     }
 
-    /// The engine could not be reached, or refused its provider.
+    /// The engine could not be reached, or refused its provider. Requests that were under way and
+    /// fail in a pause tell nothing new.
     pub fn on_unreachable(&mut self, now: Micros) {
+        if self.is_paused(now) {
+            return;
+        }
         let doublings = self.failures.min(PAUSE_DOUBLINGS_MAX);
         self.failures = self.failures.saturating_add(1);
-        self.paused_until = Some(now.plus(Micros(PAUSE_MIN.0 << doublings)));
+        let pause = Micros(PAUSE_MIN.0 << doublings).min(PAUSE_MAX);
+        self.paused_until = Some(now.plus(pause));
     }
 
-    /// The engine answered a request.
-    pub fn on_answered(&mut self) {
-        self.failures = 0;
-        self.paused_until = None;
+    /// The engine answered a request. A pause lasts to its end all the same: the answer may have
+    /// begun before it.
+    pub fn on_answered(&mut self, now: Micros) {
+        if !self.is_paused(now) {
+            self.failures = 0;
+            self.paused_until = None;
+        }
+    }
+
+    fn is_paused(&self, now: Micros) -> bool {
+        self.paused_until.is_some_and(|until| now < until)
     }
 }
 
@@ -84,11 +102,17 @@ mod tests {
         assert_eq!(capacity.slots(seconds(0)), 8);
         capacity.on_busy(seconds(1));
         assert_eq!(capacity.slots(seconds(1)), 4);
+        // Failures of one period are one failure.
         for _ in 0..5 {
             capacity.on_busy(seconds(2));
         }
-        assert_eq!(capacity.slots(seconds(2)), 1);
-        assert_eq!(capacity.slots(seconds(17)), 2);
+        assert_eq!(capacity.slots(seconds(2)), 4);
+        assert_eq!(capacity.slots(seconds(16)), 5);
+        for period in 1..9 {
+            capacity.on_busy(seconds(1 + 15 * period));
+        }
+        assert_eq!(capacity.slots(seconds(121)), 1);
+        assert_eq!(capacity.slots(seconds(136)), 2);
         assert_eq!(capacity.slots(seconds(900)), 8);
     }
 
@@ -101,12 +125,23 @@ mod tests {
         capacity.on_unreachable(seconds(10));
         assert_eq!(capacity.slots(seconds(29)), 0);
         assert_eq!(capacity.slots(seconds(30)), 2);
+        // Requests that were under way together fail together.
         for _ in 0..99 {
             capacity.on_unreachable(seconds(30));
         }
-        assert_eq!(capacity.slots(seconds(349)), 0);
-        assert_eq!(capacity.slots(seconds(350)), 2);
-        capacity.on_answered();
-        assert_eq!(capacity.slots(seconds(31)), 2);
+        assert_eq!(capacity.slots(seconds(69)), 0);
+        assert_eq!(capacity.slots(seconds(70)), 2);
+        let mut now = 70;
+        for pause in [80, 160, 300, 300] {
+            capacity.on_unreachable(seconds(now));
+            // One that began before the pause does not end it.
+            capacity.on_answered(seconds(now + 1));
+            assert_eq!(capacity.slots(seconds(now + pause - 1)), 0);
+            now += pause;
+            assert_eq!(capacity.slots(seconds(now)), 2);
+        }
+        capacity.on_answered(seconds(now));
+        capacity.on_unreachable(seconds(now));
+        assert_eq!(capacity.slots(seconds(now + 10)), 2);
     }
 }

@@ -142,16 +142,7 @@ impl TrainingRun<'_> {
 
     /// Trains to the end of the run, or to what stops it.
     pub async fn run(&self, mut observe: impl FnMut(TrainingEvent<'_>)) -> TrainingResult {
-        let mut course = Course {
-            losses: Vec::new(),
-            states: self.training.step.states.clone(),
-            spent: Credits(0),
-            escrow: Credits(0),
-            not_finite: None,
-            is_stopped: false,
-            has_bad_answer: false,
-            lost: BTreeMap::new(),
-        };
+        let mut course = Course::begin(self.training.step.states.clone());
         let mut receipts: Vec<Receipt> = Vec::new();
         let mut excluded: Vec<AccountKey> = Vec::new();
         let mut fruitless = 0;
@@ -185,11 +176,10 @@ impl TrainingRun<'_> {
             }
             fruitless = if position > done { 0 } else { fruitless + 1 };
             let is_lied_to = course.has_bad_answer;
-            let steps = position - done;
-            let is_slow = steps.saturating_mul(SLOW_SHARE) < u64::from(job.limits.requests);
-            let is_lost = unfinished.as_ref();
-            let is_lost = is_lost.is_some_and(|it| is_fault(&it.how, is_slow));
-            let is_lost = is_lost && !course.is_stopped;
+            let wanted = u64::from(job.limits.requests);
+            let is_slow = (position - done).saturating_mul(SLOW_SHARE) < wanted;
+            let how = unfinished.as_ref().map(|unfinished| &unfinished.how);
+            let is_lost = !course.is_stopped && how.is_some_and(|how| is_fault(how, is_slow));
             if course.is_provider_bad(provider, is_lost) || position == done {
                 excluded.push(provider);
             }
@@ -403,6 +393,20 @@ fn is_finite(state: &Tensor) -> bool {
 }
 
 impl Course {
+    /// Begins a run with the states before its first step.
+    fn begin(states: BTreeMap<String, Tensor>) -> Course {
+        Course {
+            losses: Vec::new(),
+            states,
+            spent: Credits(0),
+            escrow: Credits(0),
+            not_finite: None,
+            is_stopped: false,
+            has_bad_answer: false,
+            lost: BTreeMap::new(),
+        }
+    }
+
     /// Returns whether no further answer of the present lease counts.
     fn takes_no_more(&self) -> bool {
         self.not_finite.is_some() || self.has_bad_answer
