@@ -262,8 +262,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns an answer without text that says what went wrong. It names no address, and nothing of
-    /// the provider's account at the engine.
+    /// Returns an answer without text that says what went wrong. It names no address, and nothing
+    /// of the provider's account at the engine.
     fn to_answer(&self, error: &UpstreamError) -> TextAnswer {
         let (finish, message) = match error {
             UpstreamError::Busy { .. } => (Finish::Busy, "the engine is busy".to_owned()),

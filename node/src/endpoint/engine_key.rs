@@ -61,8 +61,8 @@ impl EngineKey {
     }
 }
 
-/// Reads a small file, and refuses one that other users of the machine can read, unless systemd made
-/// it. The check is of the file that is read, whatever takes its name meanwhile.
+/// Reads a small file, and refuses one that other users of the machine can read, unless systemd
+/// made it. The check is of the file that is read, whatever takes its name meanwhile.
 fn read_private(path: &Path) -> Result<String, String> {
     let describe = |error: std::io::Error| error.to_string();
     // Opening a pipe would wait for its other end.
