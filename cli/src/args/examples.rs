@@ -234,6 +234,11 @@ const EXAMPLES: &[Example] = &[
     ),
     #[cfg(feature = "generate")]
     (
+        "model merge",
+        &["souk model merge bundled --adapter tuned/ -o merged/"],
+    ),
+    #[cfg(feature = "generate")]
+    (
         "generate",
         &[
             "souk generate smollm2 Dear --local",
