@@ -59,7 +59,7 @@ impl EngineCapacity {
             return;
         }
         let slots = self.slots(now).max(1);
-        self.busy = Some((slots.div_ceil(2).min(slots.saturating_sub(1)).max(1), now));
+        self.busy = Some(((slots / 2).max(1), now));
     }
 
     /// The engine could not be reached, or refused its provider. Requests that were under way and
