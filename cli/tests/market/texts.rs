@@ -250,9 +250,10 @@ fn a_text_that_two_make_is_the_right_one_though_one_of_them_lies() {
     assert_eq!(judged["text"], here["text"]);
     let asked = sellers(&judged).contains(&market.account_of(liar));
     let line = told.lines().find(|line| line.contains("is outvoted"));
-    // A false token that the model does not know ends the session before its copy is compared, and
-    // the text goes on with another one.
-    let is_noticed = line.is_some() || told.contains("the inputs do not fit the model");
+    // A known fault: if the false token is one that the model does not know, the step after it ends
+    // the session before its copy is compared, and nobody is named.
+    let unknown_token = "the inputs do not fit the model: operator Gather (node \"a token\")";
+    let is_noticed = line.is_some() || told.contains(unknown_token);
     assert_eq!(asked, is_noticed, "{told}");
     assert!(
         line.is_none_or(|line| line.starts_with(&format!("{liar} "))),
