@@ -47,7 +47,8 @@ use souk_market::{AccountKey, JobId, Lease, Receipt};
 use souk_memory::{ContentId, Store, Tensor};
 use souk_network::content::transfers::{Tensors, TransferConfig};
 use souk_network::{Network, NetworkConfig};
-use souk_roles::job::{JobCore, JobSpec, Outcome, attempt_id, request_id};
+use souk_roles::clock::Micros;
+use souk_roles::job::{JobCore, JobSpec, Outcome, attempt_id, book_pause, request_id};
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 use souk_scheduler::graph::Graph;
@@ -80,9 +81,6 @@ const ATTEMPTS_SEEN: u32 = 64;
 
 /// The most bytes that a buyer keeps in memory: models, inputs and outputs of its jobs.
 const STORE_BYTES_MAX: u64 = 8 << 30;
-
-/// The period at which a job that waits for devices looks at the book.
-const BOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// A buyer in a market. Clones share it.
 #[derive(Clone)]
@@ -309,14 +307,14 @@ impl Buyer {
     /// # Errors
     /// The reason why the last book gave no plan.
     pub async fn quote_job(&self, job: &Job) -> Result<Quote, QuoteError> {
-        let deadline = Instant::now() + job.limits.wait;
+        let began = Instant::now();
         let turn = self.new_turn(&job.limits);
         let mut comes_back = None;
         let turns = self.past.turns_ratio(&ContentId::for_content(&job.model));
         let graph = quote::import_checked_graph(job)?.with_turns(turns);
         loop {
             match quote::over_book(self, graph.clone(), &job.limits, &[], &turn).await {
-                Err(error) if error.may_pass() && Instant::now() < deadline => {
+                Err(error) if error.may_pass() && began.elapsed() < job.limits.wait => {
                     // Suitable devices that others leased a moment ago will come back.
                     let known = error.is_transient()
                         || match comes_back {
@@ -327,7 +325,8 @@ impl Buyer {
                         return Err(error);
                     }
                     comes_back = Some(known);
-                    tokio::time::sleep(BOOK_PERIOD).await;
+                    let waited = Micros(began.elapsed().as_micros() as u64);
+                    tokio::time::sleep(Duration::from_micros(book_pause(waited).0)).await;
                 }
                 done => return done,
             }

@@ -14,8 +14,17 @@ use super::reason::Reason;
 use super::state::{AttemptPurpose, Phase, UncertainPurchase, Wait};
 use crate::clock::Micros;
 
-/// How often the core looks at the book again while a job waits for devices.
-pub(super) const BOOK_PERIOD: Micros = Micros::from_millis(50);
+/// The shortest and the longest pause before a job that waits for devices looks at the book again.
+const BOOK_PAUSE_MIN: Micros = Micros::from_millis(50);
+const BOOK_PAUSE_MAX: Micros = Micros::from_millis(500);
+
+/// Returns the pause before a buyer that has waited for devices for so long looks at the book
+/// again: an eighth of that time, from 50 to 500 ms. So a long wait costs the market few questions,
+/// and the pause adds little to it.
+#[must_use]
+pub fn book_pause(waited: Micros) -> Micros {
+    Micros(waited.0 / 8).clamp(BOOK_PAUSE_MIN, BOOK_PAUSE_MAX)
+}
 
 /// How long the market can still sell a gang after no answer came: as long as a batch is valid,
 /// plus a margin for clocks.
@@ -95,12 +104,10 @@ impl JobCore {
                 self.begin_attempt(purpose, plan, trades.iter().map(Terms::from).collect());
             }
             Answer::NotBought(refusal) => {
-                let tick = self.now.tick;
-                let pursuit = self.pursuit_mut(purpose);
-                pursuit.plan = None;
-                match pursuit.wait_until.is_some_and(|until| tick < until) {
+                self.pursuit_mut(purpose).plan = None;
+                match self.may_wait(purpose) {
                     // Another buyer was faster.
-                    true => self.pause_purpose(purpose, BOOK_PERIOD),
+                    true => self.pause_before_book(purpose),
                     false => self.end_job(End::Failed(Reason::Unsold(refusal))),
                 }
             }
@@ -145,7 +152,7 @@ impl JobCore {
 
     /// Continues once the journal says that a number is not used again.
     pub(super) fn on_skipped(&mut self, purpose: AttemptPurpose) {
-        self.pause_purpose(purpose, BOOK_PERIOD);
+        self.pause_before_book(purpose);
     }
 }
 

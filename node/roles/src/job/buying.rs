@@ -10,7 +10,7 @@ use souk_market::{Command, Credits, Lease};
 use souk_memory::ContentId;
 
 use super::action::{Action, JobEvent, Spending};
-use super::bidding::{BOOK_PERIOD, unreachable_reason};
+use super::bidding::{book_pause, unreachable_reason};
 use super::event::Answer;
 use super::facts::{End, Fact, Terms, attempt_id};
 use super::plan::{Exclusion, NoPlan, NoPlanKind, Plan, PlanRequest, PlanScope};
@@ -94,14 +94,14 @@ impl JobCore {
 
     /// Looks up the rest of the budget if there is a budget and the job has bought something.
     fn prepare_purchase(&mut self, purpose: AttemptPurpose) {
-        let wait_until = self.now.tick.plus(self.spec.limits.wait);
+        let now = self.now.tick;
         let has_bought = self.next_attempt > 0;
         if self.spec.sequences > 0 && has_bought {
             return self.end_job(End::Failed(self.session_over()));
         }
         let budget = self.spec.limits.budget;
         let pursuit = self.pursuit_mut(purpose);
-        pursuit.wait_until.get_or_insert(wait_until);
+        pursuit.since.get_or_insert(now);
         if budget.is_some() && has_bought {
             pursuit.phase = Phase::Looking;
             let ids = self.attempt_ids();
@@ -237,13 +237,8 @@ impl JobCore {
         if let Some(bad_input) = self.bad_input() {
             return self.end_job(End::Failed(bad_input));
         }
-        let tick = self.now.tick;
-        let is_early = self
-            .pursuit_mut(purpose)
-            .wait_until
-            .is_some_and(|until| tick < until);
-        if passes && is_early {
-            return self.pause_purpose(purpose, BOOK_PERIOD);
+        if passes && self.may_wait(purpose) {
+            return self.pause_before_book(purpose);
         }
         let reason = Reason::NoPlan(why);
         match reason.is_budget() {
@@ -340,6 +335,24 @@ impl JobCore {
         });
         let outputs = part.into_iter().flat_map(|part| &part.outputs);
         outputs.map(|output| output.name.clone()).collect()
+    }
+
+    /// Returns for how long a purchase has waited for devices.
+    fn waited(&mut self, purpose: AttemptPurpose) -> Micros {
+        let tick = self.now.tick;
+        let since = self.pursuit_mut(purpose).since;
+        since.map_or(Micros(0), |since| tick.since(since))
+    }
+
+    /// Returns whether a purchase may wait longer for devices.
+    pub(super) fn may_wait(&mut self, purpose: AttemptPurpose) -> bool {
+        self.waited(purpose) < self.spec.limits.wait
+    }
+
+    /// Pauses a purchase before it looks at the book again.
+    pub(super) fn pause_before_book(&mut self, purpose: AttemptPurpose) {
+        let pause = book_pause(self.waited(purpose));
+        self.pause_purpose(purpose, pause);
     }
 
     pub(super) fn pause_purpose(&mut self, purpose: AttemptPurpose, time: Micros) {

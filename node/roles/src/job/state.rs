@@ -216,8 +216,8 @@ pub(super) struct AttemptPlan {
     pub phase: Phase,
     /// The plan to buy.
     pub plan: Option<Box<Plan>>,
-    /// The end of the wait for a passing obstacle.
-    pub wait_until: Option<Micros>,
+    /// The time since which it waits for devices.
+    pub since: Option<Micros>,
     /// The shortage of budget while closed leases still hold some of it.
     pub shortage: Option<Shortage>,
     /// The escrow of the leases at the last look.

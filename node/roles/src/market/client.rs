@@ -41,7 +41,11 @@ const EXPIRY: Millis = Millis(60_000);
 const SIGNED_MAX: u32 = 4;
 
 /// How long the client trusts the validators' clocks before it asks all of them again.
-const CLOCK_PERIOD: Micros = Micros::from_seconds(30);
+const CLOCK_PERIOD: Micros = Micros::from_seconds(600);
+
+/// By how much this machine's clock must differ from what its monotonic clock says since then, so
+/// that the client asks at once: somebody set the clock, or the machine slept.
+const CLOCK_STEP: Micros = Micros::from_seconds(1);
 
 /// The most questions under way at a time; later ones wait for their turn.
 const ASKED_MAX: usize = 256;
@@ -212,6 +216,25 @@ enum Timer {
     Watch(AccountKey),
 }
 
+/// What both clocks of this machine showed at one moment.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct ClockReading {
+    /// The monotonic clock.
+    tick: Micros,
+    /// The clock that people set, in microseconds since 1970.
+    own: Micros,
+}
+
+impl ClockReading {
+    /// Returns whether the clocks that validators stated at `asked` are too old, or this machine's
+    /// clock was set since.
+    fn needs_clocks(self, asked: ClockReading) -> bool {
+        let passed = self.tick.since(asked.tick);
+        let expected = asked.own.plus(passed);
+        passed >= CLOCK_PERIOD || self.own.0.abs_diff(expected.0) >= CLOCK_STEP.0
+    }
+}
+
 /// A client to a market; see the module.
 #[derive(Clone, Debug, Serialize)]
 pub struct MarketClient {
@@ -225,8 +248,8 @@ pub struct MarketClient {
     waiting: VecDeque<(CallId, PendingCall, Option<Box<Request>>)>,
     nonces: Nonces,
     offsets: Offsets,
-    /// When the client last asked all validators for their clocks.
-    clocks_asked: Option<Micros>,
+    /// When the client last asked all validators for their clocks, by both of its own.
+    clocks_asked: Option<ClockReading>,
     watching: Watching,
     timers: Timers<Timer>,
 }
@@ -335,7 +358,13 @@ impl MarketClient {
                 repeated: false,
                 last: NoReply::Broken,
             };
-            self.ask_times(now, actions);
+            self.ask_times(
+                ClockReading {
+                    tick: now.tick,
+                    own,
+                },
+                actions,
+            );
             let before = self.open.insert(asked, open);
             assert!(before.is_none(), "what is asked has a name of its own");
             match self.open[&asked].question {
@@ -347,12 +376,12 @@ impl MarketClient {
 
     /// Asks all validators for their clocks, unless it did lately: one validator's clock alone is
     /// not to be trusted. A client without questions needs no clock.
-    fn ask_times(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let lately = |at: Micros| now.tick.since(at) < CLOCK_PERIOD;
-        if self.validators < offsets::SAID_MIN || self.clocks_asked.is_some_and(lately) {
+    fn ask_times(&mut self, now: ClockReading, actions: &mut Vec<Action>) {
+        let is_known = |asked: ClockReading| !now.needs_clocks(asked);
+        if self.validators < offsets::SAID_MIN || self.clocks_asked.is_some_and(is_known) {
             return;
         }
-        self.clocks_asked = Some(now.tick);
+        self.clocks_asked = Some(now);
         actions.extend((0..self.validators).map(|place| Action::AskTime(ValidatorIndex(place))));
     }
 

@@ -11,6 +11,8 @@ struct Scene {
     client: MarketClient,
     key: SigningKey,
     tick: Micros,
+    /// How far somebody set this machine's clock ahead.
+    ahead: Micros,
 }
 
 /// A question that was put: its name, whom, and what.
@@ -24,6 +26,7 @@ impl Scene {
             client,
             key,
             tick: Micros(0),
+            ahead: Micros(0),
         }
     }
 
@@ -34,7 +37,10 @@ impl Scene {
             log: Millis(0),
         };
         let mut done = Vec::new();
-        for action in self.client.apply(now, OWN.plus(self.tick), event) {
+        for action in self
+            .client
+            .apply(now, OWN.plus(self.tick).plus(self.ahead), event)
+        {
             match action {
                 Action::Sign { asked, batch } => {
                     let batch = Box::new(batch.sign(&self.key));
@@ -310,8 +316,13 @@ fn all_validators_are_asked_for_their_clocks_while_something_is_asked() {
     );
     scene.tick = CLOCK_PERIOD;
     assert_eq!(indices(&ask(&mut scene, 3)), [0, 1, 2]);
+    scene.ahead = Micros::from_millis(900);
+    assert_eq!(indices(&ask(&mut scene, 4)), [0; 0], "clocks drift");
+    scene.ahead = CLOCK_STEP;
+    let set = indices(&ask(&mut scene, 5));
+    assert_eq!(set, [0, 1, 2], "somebody set the clock");
     // What others said counts for nothing among these.
     scene.apply(Event::Validators(2));
     assert_eq!(scene.client.log_time(own), own);
-    assert_eq!(indices(&ask(&mut scene, 4)), [0, 1]);
+    assert_eq!(indices(&ask(&mut scene, 6)), [0, 1]);
 }
