@@ -45,6 +45,7 @@
 
 pub mod buyer;
 pub mod client;
+pub mod effect_tasks;
 pub mod endpoint;
 pub mod lease_report;
 pub mod provider;

@@ -68,6 +68,8 @@ pub struct SessionConfig {
     pub positions: usize,
     /// The number of sequences.
     pub sequences: u32,
+    /// The number of the model's tokens: an honest provider draws only tokens below it.
+    pub vocabulary: u32,
     /// The most steps of a session that can run at a time.
     pub window_max: u32,
     /// The number of sessions that compute each step, 1 or 2: with two, the core compares their

@@ -53,6 +53,10 @@ impl SessionReports {
             Notice::UsedUp { .. } => {
                 "the session has made the tokens it was bought for; buying another".to_owned()
             }
+            Notice::FalseToken { session } => format!(
+                "{} drew a token that the model does not have, and leaves; buying another",
+                self.session_names(*session)
+            ),
             Notice::Differ { sessions, position } => {
                 let differ = self.describe_difference(*sessions, *position);
                 format!("{differ}: a third decides")

@@ -17,6 +17,7 @@ use souk_node::buyer::{
     Answer as JobAnswer, Buyer, JobEvent, JobResult, JournalError, Quote, QuoteError, Requests,
     Spending, Submission, UnfinishedJob, WINDOW_MAX,
 };
+use souk_node::effect_tasks::EffectTasks;
 use souk_node::market::{Credits, JobId, Receipt};
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::session::{
@@ -24,7 +25,7 @@ use souk_roles::session::{
 };
 use souk_vocabulary::processor::RunError;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinError, JoinHandle, JoinSet};
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::TextObserver;
 use crate::session_journal::{SessionJournals, store_events};
@@ -49,6 +50,8 @@ pub struct SessionMarket {
     pub job: Job,
     /// Number of positions of each sequence.
     pub positions: usize,
+    /// Number of the model's tokens.
+    pub vocabulary: u32,
     pub journals: SessionJournals,
     pub observer: Arc<dyn TextObserver>,
     pub stop: StopSignal,
@@ -70,8 +73,7 @@ struct SessionShell {
     reports: SessionReports,
     inbox: mpsc::Receiver<JobNews>,
     news: mpsc::Sender<JobNews>,
-    effects: JoinSet<(Ticket, EffectOutcome)>,
-    handles: BTreeMap<Ticket, AbortHandle>,
+    effects: EffectTasks<EffectOutcome>,
     receipts: Vec<Receipt>,
     is_stopped: bool,
 }
@@ -130,6 +132,7 @@ impl TextSessions {
             budget: limits.budget,
             positions: market.positions,
             sequences: limits.sequences,
+            vocabulary: market.vocabulary,
             window_max: WINDOW_MAX,
             sessions_per_step: u32::from(sessions),
             replay_tokens_max: STEP_TOKENS_MAX,
@@ -151,8 +154,7 @@ impl TextSessions {
             reports: SessionReports::default(),
             inbox,
             news,
-            effects: JoinSet::new(),
-            handles: BTreeMap::new(),
+            effects: EffectTasks::default(),
             receipts: Vec::new(),
             is_stopped: false,
         };
@@ -176,7 +178,7 @@ impl SessionShell {
                     None => return,
                 },
                 Some(news) = self.inbox.recv() => self.on_news(news),
-                Some(done) = self.effects.join_next() => match done {
+                ended = self.effects.next_outcome() => match ended {
                     Ok((ticket, outcome)) => self.on_outcome(ticket, outcome),
                     Err(error) => resume_panic(error),
                 },
@@ -282,10 +284,6 @@ impl SessionShell {
     }
 
     fn on_outcome(&mut self, ticket: Ticket, outcome: EffectOutcome) {
-        if self.handles.remove(&ticket).is_none() {
-            // The core stopped the effect while it ended.
-            return;
-        }
         let answer = match outcome {
             EffectOutcome::Quoted {
                 session,
@@ -390,11 +388,7 @@ impl SessionShell {
                 let error = failure.map(|failure| self.reports.take_error(&failure));
                 self.answer_finisher(caller, error);
             }
-            Action::Stop(ticket) => {
-                if let Some(handle) = self.handles.remove(&ticket) {
-                    handle.abort();
-                }
-            }
+            Action::Stop(ticket) => self.effects.stop(ticket),
         }
     }
 
@@ -426,15 +420,6 @@ impl SessionShell {
         self.sessions.get_mut(&session)?.open.as_mut()
     }
 
-    fn spawn_effect(
-        &mut self,
-        ticket: Ticket,
-        effect: impl Future<Output = EffectOutcome> + Send + 'static,
-    ) {
-        let handle = self.effects.spawn(async move { (ticket, effect.await) });
-        self.handles.insert(ticket, handle);
-    }
-
     fn quote_session(
         &mut self,
         ticket: Ticket,
@@ -445,7 +430,7 @@ impl SessionShell {
         let buyer = self.market.buyer.clone();
         let wait = job.limits.wait;
         job.limits.wait = wait.max(longer.unwrap_or_default());
-        self.spawn_effect(ticket, async move {
+        self.effects.start(ticket, async move {
             let quoted = buyer.quote_job(&job).await.map(Box::new);
             // The job itself waits no longer than the user allows.
             job.limits.wait = wait;
@@ -460,7 +445,7 @@ impl SessionShell {
 
     fn look_up_spending(&mut self, ticket: Ticket, jobs: Vec<JobId>) {
         let buyer = self.market.buyer.clone();
-        self.spawn_effect(ticket, async move {
+        self.effects.start(ticket, async move {
             let mut spent = Vec::with_capacity(jobs.len());
             for job in jobs {
                 // While the market is unreachable, the cost is unknown.

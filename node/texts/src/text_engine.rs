@@ -122,12 +122,14 @@ impl TextEngine {
         let weights = tempfile::Builder::new().prefix("souk-text-").tempdir();
         let weights = weights.map_err(TextError::unexpected)?;
         let journals = SessionJournals::new(market.folder, model.card.name.clone());
+        let vocabulary = u32::try_from(model.card.vocabulary).unwrap_or(u32::MAX);
         model.write(weights.path(), room)?;
         let job = build_session_job(weights.path(), room, size)?;
         let market = SessionMarket {
             buyer: market.buyer,
             job,
             positions: room,
+            vocabulary,
             journals,
             observer: market.observer,
             stop,

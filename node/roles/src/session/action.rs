@@ -126,6 +126,11 @@ pub enum Notice {
         /// The session's number.
         session: u32,
     },
+    /// A session drew a token that the model does not have, and leaves.
+    FalseToken {
+        /// The session's number.
+        session: u32,
+    },
     /// Two sessions differ, and a third decides.
     Differ {
         /// The numbers of the two sessions.

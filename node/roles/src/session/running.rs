@@ -57,7 +57,12 @@ impl SessionCore {
         output: OutputId,
         drawn: Vec<i64>,
     ) {
-        let Some(session) = self.sessions.get_mut(&number) else {
+        let known = 0..i64::from(self.config.vocabulary);
+        if drawn.iter().any(|token| !known.contains(token)) {
+            self.on_false_token(number);
+        }
+        let session = self.sessions.get_mut(&number);
+        let Some(session) = session.filter(|session| !session.is_false()) else {
             self.unused.push(output);
             return;
         };
@@ -69,6 +74,24 @@ impl SessionCore {
                 requester,
                 result: Ok(output),
             });
+        }
+    }
+
+    /// Ends the job of a session that drew a token which the model does not have. No honest
+    /// provider draws one, so the core buys from its providers no more.
+    fn on_false_token(&mut self, number: u32) {
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        let Some(providers) = session.on_false_token() else {
+            return;
+        };
+        self.sellers
+            .record_outvoted_providers(providers.iter().copied());
+        self.push_effect(Action::Notify(Notice::FalseToken { session: number }));
+        let open = self.session_mut(number).open.as_mut();
+        if open.is_some_and(|open| !std::mem::replace(&mut open.is_cancelled, true)) {
+            self.push_effect(Action::Cancel { session: number });
         }
     }
 
@@ -121,6 +144,16 @@ impl SessionCore {
         let is_stopped = self.is_stopped;
         let session = self.session_mut(number);
         let has_too_many = session.bought >= SESSIONS_MAX;
+        if end.is_false {
+            if is_stopped {
+                return Some(SessionFailure::Interrupted);
+            }
+            if has_too_many {
+                return Some(SessionFailure::EndsBeforeToken { session: number });
+            }
+            self.buy_session(number, true);
+            return None;
+        }
         let notice = match end.how {
             None | Some(End::Done) if is_stopped => return Some(SessionFailure::Interrupted),
             None | Some(End::Done) if has_too_many => {
@@ -157,8 +190,13 @@ impl SessionCore {
     pub(super) fn on_ended(&mut self, number: u32, how: Option<End>, before: Vec<Reason>) {
         let session = self.sessions.get_mut(&number);
         let session = session.expect("a session that the core named exists");
+        let is_false = session.is_false();
         session.on_over(&mut self.unused);
-        session.end = Some(JobEnd { how, before });
+        session.end = Some(JobEnd {
+            how,
+            before,
+            is_false,
+        });
         match session.stage {
             Stage::Closing => self.end_session(number),
             _ => session.stage = Stage::Idle,

@@ -41,11 +41,12 @@ fn assert_each(counts: &BTreeMap<&str, u64>, expected: &[&str]) {
 }
 
 /// Events of worlds with any number of sessions.
-const COMMON: [&str; 14] = [
+const COMMON: [&str; 15] = [
     "answers",
     "ended",
     "ends",
     "ends before a token",
+    "false token",
     "finished",
     "interrupted",
     "look-ups",

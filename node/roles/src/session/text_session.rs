@@ -60,6 +60,8 @@ pub(super) struct OpenJob {
     /// The sequence of each running step, by the step's number.
     running: BTreeMap<u32, u32>,
     pub is_cancelled: bool,
+    /// Whether it drew a token that the model does not have, so the session cancelled it.
+    pub is_false: bool,
 }
 
 /// The end of a session's job, which no other job has replaced yet.
@@ -68,6 +70,8 @@ pub(super) struct JobEnd {
     /// How it ended; none if it answered all requests.
     pub how: Option<End>,
     pub before: Vec<Reason>,
+    /// Whether the session cancelled it because of a token that the model does not have.
+    pub is_false: bool,
 }
 
 /// A session and its state.
@@ -177,6 +181,7 @@ impl TextSession {
             next_request: 0,
             running: BTreeMap::new(),
             is_cancelled: false,
+            is_false: false,
         });
     }
 
@@ -242,6 +247,19 @@ impl TextSession {
             providers: self.providers.clone(),
         };
         sequence.on_done(output, now, &mut self.ahead, unused)
+    }
+
+    /// Records that the open job drew a token that the model does not have. Returns its providers
+    /// the first time.
+    pub fn on_false_token(&mut self) -> Option<&[AccountKey]> {
+        let open = self.open.as_mut()?;
+        let is_new = !std::mem::replace(&mut open.is_false, true);
+        is_new.then_some(&self.providers)
+    }
+
+    /// Returns whether the open job drew a token that the model does not have.
+    pub fn is_false(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.is_false)
     }
 
     /// Returns whether no more steps run than the window allows.

@@ -172,6 +172,10 @@ impl Machine {
         }
     }
 
+    pub fn lies(&self) -> bool {
+        self.honesty != Honesty::Honest
+    }
+
     /// Computes a step of a sequence.
     pub fn compute(&mut self, sequence: u32, step: &Step) -> Computed {
         let cache = self.caches.entry(sequence).or_default();

@@ -30,6 +30,7 @@ impl Script {
             budget: budget.map(Credits),
             positions: 64,
             sequences: 1,
+            vocabulary: 100,
             // Nothing runs ahead of steps that are compared.
             window_max: if sessions_per_step > 1 { 1 } else { 4 },
             sessions_per_step,
@@ -304,6 +305,30 @@ fn sessions_that_make_no_token_end_the_text() {
     script.end(0, None, 0, 0);
     let failure = SessionFailure::EndsBeforeToken { session: 0 };
     assert_eq!(script.failure(), Some(failure));
+}
+
+#[test]
+fn a_token_that_the_model_does_not_have_ends_its_session() {
+    for token in [100, -1] {
+        let mut script = Script::new(None, 1);
+        script.ask(&[], 1);
+        script.quote(Ok(1));
+        let output = script.answer(0, token);
+        let notice = Notice::FalseToken { session: 0 };
+        let cancel = Action::Cancel { session: 0 };
+        let dropped = Action::Drop { output };
+        assert_eq!(script.actions(), [Action::Notify(notice), cancel, dropped]);
+        // Its next step can end the job before the core cancels it, and blame the input.
+        let blames = End::Failed(Reason::BadInput("it does not fit".to_owned()));
+        script.end(0, Some(blames), 0, 0);
+        assert_eq!(script.quote(Ok(2)).1, [1], "the liar is chosen again");
+        let output = script.answer(0, 99);
+        let answer = Action::Answer {
+            caller: Caller(1),
+            output,
+        };
+        assert!(script.has(|it| *it == answer));
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use souk_market::{AccountKey, Credits};
 
 use super::market::{Market, Rates};
-use super::model::{Computed, Dice, Honesty};
+use super::model::{Computed, Dice, Honesty, VOCABULARY};
 use super::reader::{Reader, Wish};
 use crate::clock::{Micros, Now};
 use crate::effect::{Effect, Ticket};
@@ -74,6 +74,7 @@ impl World {
             budget: dice.pick(&budgets).map(Credits),
             positions: 16 + dice.below(24) as usize,
             sequences,
+            vocabulary: dice.pick(&[VOCABULARY, 2_000]),
             window_max: 1 + dice.below(24) as u32,
             sessions_per_step,
             replay_tokens_max: 1 + dice.below(6) as usize,
@@ -87,6 +88,10 @@ impl World {
             unopened: once,
         };
         let liars = match sessions_per_step {
+            // One session alone shows only tokens that the model does not have.
+            1 if config.vocabulary == VOCABULARY => {
+                vec![Honesty::Honest, Honesty::Mute, Honesty::SometimesLiar]
+            }
             1 => vec![Honesty::Honest, Honesty::Mute],
             _ => vec![
                 Honesty::Honest,
