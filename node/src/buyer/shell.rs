@@ -24,7 +24,7 @@ use souk_roles::job::{
 };
 use souk_roles::lease::{ProviderMessage, Request};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use super::job::RequestInputs;
 use super::job_times::JobStopwatch;
@@ -35,6 +35,7 @@ use super::planner::{PlanError, Planner};
 use super::quote::Quote;
 use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
 use crate::client::broker::AccountWatch;
+use crate::effect_tasks::EffectTasks;
 use crate::lease_report::LeaseReport;
 use served_contents::ServedContents;
 use streams::{Incoming, ProviderStream};
@@ -65,7 +66,6 @@ enum ShellInput {
     Incoming(Incoming),
     /// The buyer's account changed.
     LeasesChanged,
-    Nothing,
 }
 
 /// The state of the task.
@@ -80,8 +80,7 @@ pub(super) struct Shell {
     talks: BTreeMap<Leg, ProviderStream>,
     opened: u64,
     streams: JoinSet<()>,
-    effects: JoinSet<(Ticket, EffectOutcome)>,
-    handles: BTreeMap<Ticket, AbortHandle>,
+    effects: EffectTasks<EffectOutcome>,
     transfers: Arc<Semaphore>,
     requests: Requests,
     /// How many requests came, and how many of them have no answer yet.
@@ -152,8 +151,7 @@ impl Shell {
             talks: BTreeMap::new(),
             opened: 0,
             streams: JoinSet::new(),
-            effects: JoinSet::new(),
-            handles: BTreeMap::new(),
+            effects: EffectTasks::default(),
             transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
             requests: submission.requests,
             asked: 0,
@@ -261,13 +259,8 @@ impl Shell {
             }
         };
         tokio::select! {
-            Some(done) = self.effects.join_next() => match done {
-                Ok((ticket, came)) => {
-                    self.handles.remove(&ticket);
-                    ShellInput::EffectEnded(ticket, came)
-                }
-                // An aborted effect needs no answer.
-                Err(error) if error.is_cancelled() => ShellInput::Nothing,
+            ended = self.effects.next_outcome() => match ended {
+                Ok((ticket, outcome)) => ShellInput::EffectEnded(ticket, outcome),
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
             (ticket, written) = written => {
@@ -297,7 +290,6 @@ impl Shell {
                 self.query_leases();
                 None
             }
-            ShellInput::Nothing => None,
         }
     }
 
@@ -365,16 +357,6 @@ impl Shell {
         for Effect { ticket, action } in effects {
             self.begin_action(ticket, action);
         }
-    }
-
-    /// Starts an effect whose answer takes time.
-    fn spawn_effect(
-        &mut self,
-        ticket: Ticket,
-        effect: impl Future<Output = EffectOutcome> + Send + 'static,
-    ) {
-        let begun = self.effects.spawn(async move { (ticket, effect.await) });
-        self.handles.insert(ticket, begun);
     }
 
     /// Queues an answer that is already there.

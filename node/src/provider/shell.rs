@@ -27,13 +27,13 @@ use souk_roles::provider::{
     Action, Answer, Config, Event, Fact, Past, ProviderCore, ProviderStatus, StreamId,
 };
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
 
 use super::Provider;
 use super::journal::JournalWriter;
 use super::pace::Speed;
 use super::running_lease::RunningLease;
 use crate::client::broker::AccountWatch;
+use crate::effect_tasks::EffectTasks;
 use crate::lease_report::LeaseReport;
 use outcomes::EffectOutcome;
 pub(super) use streams::{Frame, Incoming};
@@ -68,8 +68,7 @@ pub(super) struct Shell {
     peers: BTreeMap<StreamId, mpsc::Sender<Frame>>,
     leases: BTreeMap<LeaseId, RunningLease>,
     reports: BTreeMap<LeaseId, LeaseReport>,
-    effects: JoinSet<(Ticket, EffectOutcome)>,
-    handles: BTreeMap<Ticket, AbortHandle>,
+    effects: EffectTasks<EffectOutcome>,
     transfers: Arc<Semaphore>,
     /// Contents that arrived inline with messages.
     inline_contents: InlineContents<StreamId>,
@@ -121,8 +120,7 @@ impl Shell {
             peers: BTreeMap::new(),
             leases: BTreeMap::new(),
             reports: BTreeMap::new(),
-            effects: JoinSet::new(),
-            handles: BTreeMap::new(),
+            effects: EffectTasks::default(),
             transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
             inline_contents: InlineContents::default(),
             for_buyers: BTreeSet::new(),
@@ -170,19 +168,14 @@ impl Shell {
         loop {
             let wakes_at = self.core.wakes_at();
             tokio::select! {
-                Some(done) = self.effects.join_next() => {
-                    match done {
-                        Ok((ticket, outcome)) => {
-                            self.handles.remove(&ticket);
-                            let answer = self.on_outcome(outcome);
-                            return Ok(Event::EffectAnswered { ticket, answer });
-                        }
-                        // A cancelled effect needs no answer.
-                        Err(error) if error.is_cancelled() => {}
-                        // The lease of the effect ends at its deadline.
-                        Err(error) => tracing::error!(%error, "an effect task panicked"),
+                ended = self.effects.next_outcome() => match ended {
+                    Ok((ticket, outcome)) => {
+                        let answer = self.on_outcome(outcome);
+                        return Ok(Event::EffectAnswered { ticket, answer });
                     }
-                }
+                    // The lease of the effect ends at its deadline.
+                    Err(error) => tracing::error!(%error, "an effect task panicked"),
+                },
                 (ticket, written) = self.journal.next_answer() => {
                     let answer = match written? {
                         Ok(()) => Answer::Recorded,
@@ -216,16 +209,6 @@ impl Shell {
         for Effect { ticket, action } in effects {
             self.begin_action(ticket, action);
         }
-    }
-
-    /// Begins an effect that takes time to answer.
-    fn spawn_effect(
-        &mut self,
-        ticket: Ticket,
-        effect: impl Future<Output = EffectOutcome> + Send + 'static,
-    ) {
-        let begun = self.effects.spawn(async move { (ticket, effect.await) });
-        self.handles.insert(ticket, begun);
     }
 
     /// Answers an effect at once.

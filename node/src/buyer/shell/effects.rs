@@ -25,20 +25,20 @@ impl Shell {
         match action {
             Action::Plan(wanted) => {
                 let planning = self.planner.plan_work(&wanted);
-                self.spawn_effect(ticket, async move {
+                self.effects.start(ticket, async move {
                     EffectOutcome::Planned(planning.await.map(Box::new))
                 });
             }
             Action::Buy { id, bids } => self.buy_leases(ticket, id, Command::PlaceGang(bids)),
-            Action::Look { ids } => self.spawn_effect(ticket, fetch_leases(buyer, ids)),
+            Action::Look { ids } => self.effects.start(ticket, fetch_leases(buyer, ids)),
             Action::Find { providers } => {
-                self.spawn_effect(ticket, find_providers(buyer, providers))
+                self.effects.start(ticket, find_providers(buyer, providers))
             }
             Action::Follow { leases } => {
                 self.followed.leases = leases;
                 self.query_leases();
             }
-            Action::Command(command) => self.spawn_effect(ticket, submit_command(buyer, *command)),
+            Action::Command(command) => self.effects.start(ticket, submit_command(buyer, *command)),
             Action::Open {
                 leg,
                 provider,
@@ -58,13 +58,13 @@ impl Shell {
             } => self.fetch_output(ticket, job, name, id, holders),
             Action::HandOn { job, to, offer } => {
                 self.served.grant_contents(job, to, &[offer.tensor]);
-                self.spawn_effect(ticket, hand_on(buyer, to, offer));
+                self.effects.start(ticket, hand_on(buyer, to, offer));
             }
             Action::Compare {
                 left,
                 right,
                 tolerance_ppm,
-            } => self.spawn_effect(ticket, async move {
+            } => self.effects.start(ticket, async move {
                 let comparing = move || compare_contents(&buyer, left, right, tolerance_ppm);
                 let alike = tokio::task::spawn_blocking(comparing).await;
                 EffectOutcome::Is(Answer::Compared(alike.unwrap_or(false)))
@@ -77,11 +77,7 @@ impl Shell {
             Action::Record(facts) => self.record_facts(ticket, facts),
             Action::Give { request, outputs } => self.deliver_answer(ticket, request, &outputs),
             Action::Tell(event) => self.report_event(event),
-            Action::Stop(stopped) => {
-                if let Some(handle) = self.handles.remove(&stopped) {
-                    handle.abort();
-                }
-            }
+            Action::Stop(stopped) => self.effects.stop(stopped),
             Action::Over(outcome) => self.outcome = Some(*outcome),
         }
     }
@@ -102,7 +98,7 @@ impl Shell {
             let talk = self.talks.get(&leg)?;
             Some((key::peer_of(&talk.provider.0).ok()?, bytes))
         });
-        self.spawn_effect(ticket, async move {
+        self.effects.start(ticket, async move {
             // The semaphore is never closed.
             let _room = room.acquire_owned().await;
             EffectOutcome::Is(fetch_from_holders(&buyer, scope, &name, id, along, &holders).await)
@@ -117,7 +113,8 @@ impl Shell {
             let why = "bought by a bid that rested".to_owned();
             return self.queue_answer(ticket, Answer::Uncertain(why));
         }
-        self.spawn_effect(ticket, submit_purchase(self.buyer.clone(), gang));
+        self.effects
+            .start(ticket, submit_purchase(self.buyer.clone(), gang));
     }
 
     /// Queries the followed leases; if a query runs, another one follows it.
@@ -135,7 +132,7 @@ impl Shell {
         let changes = &mut self.followed.changes;
         changes.get_or_insert_with(|| buyer.broker().watch_account(account));
         // No ticket waits for this answer.
-        self.effects.spawn(async move {
+        self.effects.start(Ticket(u64::MAX), async move {
             let mut seen = Vec::with_capacity(leases.len());
             for lease in leases {
                 match buyer.broker().fetch_lease(lease).await {
@@ -143,7 +140,7 @@ impl Shell {
                     Err(error) => tracing::debug!(%error, "querying a lease failed"),
                 }
             }
-            (Ticket(u64::MAX), EffectOutcome::Seen(seen))
+            EffectOutcome::Seen(seen)
         });
     }
 
@@ -191,7 +188,7 @@ impl Shell {
         let (answer, kept) = super::super::Answer::new(number, outputs);
         // If the caller is gone, the answer is dropped and thus not kept.
         let _ = self.answers.send(answer);
-        self.spawn_effect(ticket, async move {
+        self.effects.start(ticket, async move {
             EffectOutcome::Is(match kept.await {
                 Ok(()) => Answer::Taken,
                 Err(_) => Answer::NotTaken,

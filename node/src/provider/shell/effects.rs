@@ -33,16 +33,16 @@ impl Shell {
                 self.peers.remove(&stream);
             }
             Action::Offer { to, offer } => {
-                self.spawn_effect(ticket, offer_to(provider, to, offer));
+                self.effects.start(ticket, offer_to(provider, to, offer));
             }
-            Action::LookAt { lease } => self.spawn_effect(ticket, look_at(provider, lease)),
+            Action::LookAt { lease } => self.effects.start(ticket, look_at(provider, lease)),
             Action::LookAtMarket { asks } => {
                 self.look_at_speed();
-                self.spawn_effect(ticket, look_at_market(provider, asks));
+                self.effects.start(ticket, look_at_market(provider, asks));
             }
-            Action::Command(command) => {
-                self.spawn_effect(ticket, submit_command(provider, *command))
-            }
+            Action::Command(command) => self
+                .effects
+                .start(ticket, submit_command(provider, *command)),
             action @ Action::Bring { .. } => self.begin_bringing(ticket, action),
             Action::Hurry { contents } => {
                 contents
@@ -60,7 +60,8 @@ impl Shell {
             Action::Learn { buyer, start } => self.add_lease(buyer, &start),
             Action::Check { lease, graphs } => {
                 let executor = self.lease_executor(lease);
-                self.spawn_effect(ticket, check_graphs(provider, executor, graphs));
+                self.effects
+                    .start(ticket, check_graphs(provider, executor, graphs));
             }
             action @ (Action::Sandbox { .. } | Action::Prepare { .. } | Action::Run { .. }) => {
                 self.begin_computing(ticket, action);
@@ -77,11 +78,7 @@ impl Shell {
                 self.queue_answer(ticket, Answer::Signed(Box::new(signed)));
             }
             Action::Tell(report) => self.log_report(report),
-            Action::Stop(stopped) => {
-                if let Some(handle) = self.handles.remove(&stopped) {
-                    handle.abort();
-                }
-            }
+            Action::Stop(stopped) => self.effects.stop(stopped),
             Action::Over => self.is_over = true,
         }
     }
@@ -138,7 +135,7 @@ impl Shell {
             urgency,
         };
         let (provider, room) = (self.provider.clone(), self.transfers.clone());
-        self.spawn_effect(ticket, async move {
+        self.effects.start(ticket, async move {
             // No code closes this semaphore.
             let _room = room.acquire_owned().await;
             match fetch_contents(provider, wanted).await {
@@ -160,7 +157,7 @@ impl Shell {
                 price,
                 deadline,
                 alone,
-            } => self.spawn_effect(ticket, async move {
+            } => self.effects.start(ticket, async move {
                 let own = provider.terms.as_written(&provider.home).price();
                 let left = || clock.until_log(deadline);
                 let executor = provider.engine.as_executor();
@@ -183,7 +180,7 @@ impl Shell {
             } => {
                 let executor = self.lease_executor(lease);
                 let prepared = prepare_part(provider, executor, lease, graph, weights);
-                self.spawn_effect(ticket, prepared);
+                self.effects.start(ticket, prepared);
             }
             Action::Run {
                 lease,
@@ -210,7 +207,7 @@ impl Shell {
                     bytes_max,
                 };
                 let precedence = lease_precedence(lease, price, clock.until_log(deadline));
-                self.spawn_effect(ticket, async move {
+                self.effects.start(ticket, async move {
                     let ran = run(provider, executor, begun, precedence).await;
                     EffectOutcome::Ran {
                         lease,

@@ -68,7 +68,7 @@ impl Shell {
                 let sink = self.provider.pieces.open_sink(lease, request);
                 let left = self.clock.until_log(deadline);
                 let (provider, endpoint) = (self.provider.clone(), endpoint.clone());
-                self.spawn_effect(ticket, async move {
+                self.effects.start(ticket, async move {
                     let request = provider.read_request(inputs).await;
                     let ran = match request {
                         Ok(asked) => {
