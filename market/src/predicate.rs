@@ -1,5 +1,5 @@
 //! The conditions that an order sets: the demands of a bid on an ask's device, and those of an ask
-//! on its buyers. Matching checks them. They are conjunctions of fixed size and can run no user
+//! on its buyers. Matching checks them. They are conjunctions of bounded size and can run no user
 //! code.
 
 use serde::{Deserialize, Serialize};
@@ -59,7 +59,8 @@ pub struct BuyerFilter {
     pub only: Vec<AccountKey>,
 }
 
-/// Why an ask does not suit a bid. The exchange reports the first reason in this order.
+/// Why an ask does not suit a bid. An explanation counts each ask under one reason, and lists the
+/// reasons in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lack {
@@ -118,10 +119,11 @@ impl Wants {
         if let Some(dtype) = Dtype::ALL.into_iter().find(slow) {
             return Some(Lack::Throughput(dtype));
         }
-        self.lack_around(resources)
+        self.find_other_lack(resources)
     }
 
-    fn lack_around(&self, resources: &Resources) -> Option<Lack> {
+    /// Checks the link, the region, the features and the operators.
+    fn find_other_lack(&self, resources: &Resources) -> Option<Lack> {
         if resources.link_bandwidth < self.link_bandwidth {
             return Some(Lack::LinkBandwidth);
         }

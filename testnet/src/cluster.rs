@@ -12,14 +12,14 @@ use crate::signal::{self, Signal};
 /// The file in a node's folder for its standard error.
 pub const LOG: &str = "log.txt";
 
-/// Running nodes, by name.
+/// The nodes of a testnet, running or stopped, by name.
 #[derive(Debug)]
 pub struct Cluster {
     running: BTreeMap<String, Node>,
     stopped: BTreeMap<String, Recipe>,
 }
 
-/// Why a node could not be killed or started.
+/// Why a node could not be started, killed or signalled.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The testnet has no node with this name.
@@ -70,11 +70,11 @@ impl Cluster {
     pub fn spawn_behind(
         binary: &Path,
         folder: &Path,
-        before: impl Fn(&str) -> Vec<String>,
+        wrapper: impl Fn(&str) -> Vec<String>,
     ) -> Result<Cluster, StartError> {
         let recipes = layout::node_names(folder).into_iter().map(|name| {
-            let before = before(&name);
-            node_recipe(binary, folder, name).wrap_in_command(before)
+            let command = wrapper(&name);
+            node_recipe(binary, folder, name).wrap_in_command(command)
         });
         let spawn = |recipe: Recipe| Ok((recipe.name.clone(), Node::spawn(recipe)?));
         let running = recipes.map(spawn).collect::<Result<_, StartError>>()?;

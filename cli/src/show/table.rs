@@ -1,5 +1,5 @@
 //! Prints tables that fit a terminal, for the modules of this folder and the commands. It leaves
-//! out columns that the caller marked as spare, then cuts long cells.
+//! out columns that the caller marked as spare, then cuts long cells of left-aligned columns.
 
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,14 +31,18 @@ fn table_width() -> usize {
     if IS_WIDE.load(Ordering::Relaxed) {
         return usize::MAX;
     }
-    let said = env::var("COLUMNS").ok().and_then(|said| said.parse().ok());
-    let seen = || terminal_size().map(|(Width(columns), _)| usize::from(columns));
-    said.or_else(seen).unwrap_or(COLUMNS).max(COLUMNS_MIN)
+    let variable = env::var("COLUMNS").ok().and_then(|it| it.parse().ok());
+    let terminal = || terminal_size().map(|(Width(columns), _)| usize::from(columns));
+    variable
+        .or_else(terminal)
+        .unwrap_or(COLUMNS)
+        .max(COLUMNS_MIN)
 }
 
 /// A table: a header and rows, each of which must have as many cells.
 pub struct Table {
     rows: Vec<Vec<String>>,
+    /// Whether each column is aligned right; such columns are never cut.
     right: Vec<bool>,
     /// Columns to leave out if there is no room, in this order.
     spare: Vec<usize>,

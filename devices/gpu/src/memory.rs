@@ -19,7 +19,7 @@ use souk_vocabulary::residency::{DeviceMemory, Resident};
 
 use crate::context::Context;
 use crate::error::GpuError;
-use crate::numbers::packed::lies_there;
+use crate::numbers::packed::is_stored_natively;
 use crate::recording::{Array, Stream, Value, tensor_from_words, upload_all, upload_tensor};
 use crate::traffic::CopyDirection;
 
@@ -51,7 +51,7 @@ impl GpuMemory {
 
     /// Whether tensors of a type go there.
     fn can_hold(&self, dtype: DType) -> bool {
-        lies_there(dtype) || dtype == DType::F64 && self.context.double_support().floats
+        is_stored_natively(dtype) || dtype == DType::F64 && self.context.double_support().floats
     }
 
     fn wrap_resident(&self, value: Value) -> Result<Arc<dyn Resident>, RunError> {

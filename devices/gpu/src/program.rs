@@ -25,7 +25,7 @@ use crate::context::Context;
 use crate::error::GpuError;
 use crate::memory::GpuResident;
 use crate::numbers::doubles::DoubleSupport;
-use crate::numbers::packed::lies_there;
+use crate::numbers::packed::is_stored_natively;
 use crate::recording::{
     Array, Matrix, Step, Stream, Value, narrow_array, tensor_from_words, upload_tensor,
 };
@@ -39,22 +39,24 @@ pub(crate) struct GpuProgram {
     context: Arc<Context>,
     graph: Graph,
     sides: Vec<Side>,
-    places: Vec<FusionRole>,
+    roles: Vec<FusionRole>,
     weights: BTreeMap<String, Value>,
-    /// Matrices that kernels read in their stored form, by the names of the values that stay
-    /// unmade.
+    /// Weights that kernels read in their stored form (16-bit, or blocks of integers with scales), by
+    /// the name of the widened or transposed value, which no kernel then computes.
     matrices: BTreeMap<String, Matrix>,
-    /// Values that the host must have.
+    /// Values that recording needs in the host's memory: shapes, axes, indices, integer divisors,
+    /// and the inputs of nodes that run on the host.
     host_reads: BTreeSet<String>,
     /// For each node, values no later one reads.
     ends: Vec<Vec<String>>,
     scope: Scope,
-    /// The fusion of a node that stands alone.
-    alone: Fusion,
+    /// The empty fusion, of nodes without any.
+    no_fusion: Fusion,
 }
 
 impl GpuProgram {
-    /// Judges every node and sends the weights that the device reads.
+    /// Assigns each node to the host or the device, plans fusion, and uploads the weights that the
+    /// device reads.
     pub fn compile_graph(context: Arc<Context>, graph: Graph) -> Result<Self, CompileError> {
         let sides = assign_sides(&graph, context.double_support())?;
         for node in graph.nodes().iter().filter(|node| custom::is_kernel(node)) {
@@ -69,39 +71,39 @@ impl GpuProgram {
         let matrices = matrices::send_matrices(&context, &graph, &sources, &weights);
         let matrices =
             matrices.map_err(|(name, error)| error.into_compile_error(&context.name, &name))?;
-        let mut places =
-            fusion::plan_fusion(&graph, &sides, context.driver().multiplies_quarters());
-        matrices::skip_unread(&graph, &sources, &mut places);
+        let mut roles = fusion::plan_fusion(&graph, &sides, context.driver().multiplies_quarters());
+        matrices::skip_unread(&graph, &sources, &mut roles);
         let nodes = graph.nodes().iter().zip(&sides);
         let doubles = context.double_support();
         let host_reads =
             nodes.flat_map(|(node, side)| table::read_by_host(node, *side, &graph.dtypes, doubles));
         Ok(Self {
             host_reads: host_reads.map(str::to_owned).collect(),
-            ends: last_uses(&graph, &places),
-            places,
+            ends: last_uses(&graph, &roles),
+            roles,
             context,
             sides,
             weights,
             matrices,
             graph,
             scope: Scope::new(),
-            alone: Fusion::default(),
+            no_fusion: Fusion::default(),
         })
     }
 
-    /// Records all nodes. States can be written over where they are read last.
+    /// Records all nodes. `states` names the inputs, such as KV caches, that their last reader may
+    /// overwrite.
     fn record_nodes<'a>(
         &'a self,
         stream: &mut Stream<'a>,
         values: &mut BTreeMap<String, Value>,
         states: &BTreeSet<String>,
     ) -> Result<(), RunError> {
-        let nodes = self.graph.nodes().iter().zip(&self.places);
+        let nodes = self.graph.nodes().iter().zip(&self.roles);
         for ((node, place), (side, ends)) in nodes.zip(self.sides.iter().zip(&self.ends)) {
             let fused = match place {
                 FusionRole::Head(fused) => fused,
-                _ => &self.alone,
+                _ => &self.no_fusion,
             };
             let overwritten = node.input_name(0).filter(|name| states.contains(*name));
             let overwrites = overwritten.is_some_and(|name| ends.iter().any(|it| it == name));
@@ -245,8 +247,9 @@ impl GpuProgram {
     }
 
     /// Turns inputs into values of a run. A tensor on this device stays there, unless the host must
-    /// know it; one on another device comes by the link between them or through the host. Both wait
-    /// for the other device's turn, so they complete before this device's turn begins.
+    /// know it; one on another device comes by the link between them or through the host. A copy
+    /// takes the other device's lock, so all copies end before this run takes its own: no run holds
+    /// two.
     fn import_inputs(
         &self,
         inputs: &BTreeMap<String, TensorHandle>,
@@ -373,14 +376,15 @@ fn energy_between((before, after): (f64, f64)) -> Energy {
     }
 }
 
-/// Where each node runs; refused if one runs nowhere, or none on the device.
+/// Assigns each node to the host or the device. By default, integer nodes run on the host, because
+/// they usually compute shapes and masks; if nothing is then left for the device, it gets the narrow
+/// integers, or all. Refuses the graph if a node can run nowhere, or none on the device.
 fn assign_sides(graph: &Graph, doubles: DoubleSupport) -> Result<Vec<Side>, Unsupported> {
     let works = |sides: &Vec<Side>| sides.contains(&Side::Device);
     let sides = find_sides(graph, Takeover::Nothing, doubles)?;
     let Some(first) = graph.nodes().first().filter(|_| !works(&sides)) else {
         return Ok(sides);
     };
-    // Integers are not sizes and masks of something else here, but all there is.
     for takeover in [Takeover::Narrow, Takeover::All] {
         if let Ok(sides) = find_sides(graph, takeover, doubles)
             && works(&sides)
@@ -431,8 +435,8 @@ fn send_weights(
     sources: &BTreeMap<String, Source>,
 ) -> Result<BTreeMap<String, Value>, CompileError> {
     let nodes = graph.nodes().iter().zip(sides);
-    let on_device = nodes.filter(|(_, side)| **side == Side::Device);
-    let mut read: BTreeSet<&str> = on_device
+    let device_nodes = nodes.filter(|(_, side)| **side == Side::Device);
+    let mut read: BTreeSet<&str> = device_nodes
         .flat_map(|(node, _)| &node.input)
         .map(String::as_str)
         .collect();
@@ -443,7 +447,7 @@ fn send_weights(
     let stream = Stream::new(context);
     let mut weights = BTreeMap::new();
     for (name, tensor) in &graph.weights {
-        let is_sent = read.contains(name.as_str()) && lies_there(tensor.dtype());
+        let is_sent = read.contains(name.as_str()) && is_stored_natively(tensor.dtype());
         let value = if is_sent {
             let array = upload_tensor(&stream, tensor)
                 .map_err(|error| error.into_compile_error(&context.name, name))?;
@@ -457,7 +461,7 @@ fn send_weights(
 }
 
 /// Returns for each node the values that it is the last to read or make.
-fn last_uses(graph: &Graph, places: &[FusionRole]) -> Vec<Vec<String>> {
+fn last_uses(graph: &Graph, roles: &[FusionRole]) -> Vec<Vec<String>> {
     let outputs: BTreeSet<&str> = graph
         .outputs
         .iter()
@@ -465,9 +469,9 @@ fn last_uses(graph: &Graph, places: &[FusionRole]) -> Vec<Vec<String>> {
         .collect();
     let mut later: BTreeSet<&str> = outputs.clone();
     let mut ends = Vec::with_capacity(graph.nodes().len());
-    for (node, place) in graph.nodes().iter().zip(places).rev() {
+    for (node, role) in graph.nodes().iter().zip(roles).rev() {
         let names = node.input.iter().chain(&node.output).map(String::as_str);
-        let more = match place {
+        let more = match role {
             FusionRole::Head(fused) => fused.input_names(node),
             _ => Vec::new(),
         };

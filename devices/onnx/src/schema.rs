@@ -1,18 +1,18 @@
 //! States for each ONNX operator the sizes, element type and class of its result, in one table.
 //! Engines, the reference kernels and the planner's shape inference all read this table. If it
-//! lacks an operator, that operator's shape follows a rule in the reader, if any, and its type is
+//! lacks an operator, that operator's shape follows a rule in the module that reads it, if any, and its type is
 //! that of its first input.
 
 use souk_memory::DType;
 use souk_memory::DType::{Bool, F32, I32, I64, U8};
 
 use crate::NodeProto;
-use Extents::{OfFirst, Own, RankOfFirst, Repeated};
+use Extents::{Broadcast, OfFirst, Own, RankOfFirst};
 use OperatorClass::{
     Attention, Convolution, Elementwise, Matmul, Movement, Normalisation, Other, Recurrent,
     Reduction, View,
 };
-use ResultType::{Fixed, Held, Input, Quantised, Stated, StatedOrInput, Value};
+use ResultType::{Fixed, Input, OfTensorAttribute, Quantised, Stated, StatedOrInput, Value};
 use RtenClass::{Compare, Convert, Float, Move};
 
 /// The sizes of an operator's first output.
@@ -20,10 +20,10 @@ use RtenClass::{Compare, Convert, Float, Move};
 pub enum Extents {
     /// The sizes of its first input.
     OfFirst,
-    /// As many sizes as its first input has.
+    /// The rank of its first input; the sizes follow another rule.
     RankOfFirst,
     /// The sizes to which all its inputs broadcast.
-    Repeated,
+    Broadcast,
     /// Sizes by a rule of its own.
     Own,
 }
@@ -44,7 +44,7 @@ pub enum ResultType {
     /// The type of a value among the attributes.
     Value,
     /// The type of a tensor in an attribute.
-    Held(&'static str),
+    OfTensorAttribute(&'static str),
 }
 
 /// The kind of an operation's work; devices reach different shares of their peak on each.
@@ -144,7 +144,7 @@ impl ResultType {
                 stated("output_dtype").or_else(given)
             }
             Value => known(value_code(node)?),
-            Held(name) => known(node.tensor(name)?.data_type()),
+            OfTensorAttribute(name) => known(node.tensor(name)?.data_type()),
         }
     }
 }
@@ -197,8 +197,8 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "Abs" => OfFirst, Input(0), Elementwise, Some(Float);
     "Acos" => OfFirst, Input(0), Elementwise, Some(Float);
     "Acosh" => OfFirst, Input(0), Elementwise, Some(Float);
-    "Add" => Repeated, Input(0), Elementwise, Some(Float);
-    "And" => Repeated, Fixed(Bool), Elementwise, None;
+    "Add" => Broadcast, Input(0), Elementwise, Some(Float);
+    "And" => Broadcast, Fixed(Bool), Elementwise, None;
     "ArgMax" => Own, Fixed(I64), Reduction, None;
     "ArgMin" => Own, Fixed(I64), Reduction, None;
     "Asin" => OfFirst, Input(0), Elementwise, Some(Float);
@@ -210,11 +210,11 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "BatchNormalization" => OfFirst, Input(0), Normalisation, Some(Float);
     "Bernoulli" => OfFirst, StatedOrInput("dtype", 0), Elementwise, None;
     "BitCast" => OfFirst, Stated("to", None), Elementwise, None;
-    "BitShift" => Repeated, Input(0), Elementwise, None;
-    "BitwiseAnd" => Repeated, Input(0), Elementwise, None;
+    "BitShift" => Broadcast, Input(0), Elementwise, None;
+    "BitwiseAnd" => Broadcast, Input(0), Elementwise, None;
     "BitwiseNot" => OfFirst, Input(0), Elementwise, None;
-    "BitwiseOr" => Repeated, Input(0), Elementwise, None;
-    "BitwiseXor" => Repeated, Input(0), Elementwise, None;
+    "BitwiseOr" => Broadcast, Input(0), Elementwise, None;
+    "BitwiseXor" => Broadcast, Input(0), Elementwise, None;
     "BlackmanWindow" => Own, Stated("output_datatype", Some(F32)), Elementwise, None;
     "Cast" => OfFirst, Stated("to", None), Elementwise, Some(Convert);
     "CastLike" => OfFirst, Input(1), Elementwise, None;
@@ -237,12 +237,12 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "DeformConv" => Own, Input(0), Convolution, None;
     "DepthToSpace" => Own, Input(0), Movement, None;
     "DequantizeLinear" => OfFirst, StatedOrInput("output_dtype", 1), Elementwise, None;
-    "Div" => Repeated, Input(0), Elementwise, Some(Float);
+    "Div" => Broadcast, Input(0), Elementwise, Some(Float);
     "Dropout" => OfFirst, Input(0), View, None;
     "DynamicQuantizeLinear" => Own, Fixed(U8), Elementwise, None;
     "Einsum" => Own, Input(0), Matmul, None;
     "Elu" => OfFirst, Input(0), Elementwise, Some(Float);
-    "Equal" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
+    "Equal" => Broadcast, Fixed(Bool), Elementwise, Some(Compare);
     "Erf" => OfFirst, Input(0), Elementwise, Some(Float);
     "Exp" => OfFirst, Input(0), Elementwise, Some(Float);
     "Expand" => Own, Input(0), Movement, Some(Move);
@@ -258,8 +258,8 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "GlobalAveragePool" => RankOfFirst, Input(0), Reduction, Some(Float);
     "GlobalLpPool" => Own, Input(0), Reduction, None;
     "GlobalMaxPool" => RankOfFirst, Input(0), Reduction, Some(Float);
-    "Greater" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
-    "GreaterOrEqual" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
+    "Greater" => Broadcast, Fixed(Bool), Elementwise, Some(Compare);
+    "GreaterOrEqual" => Broadcast, Fixed(Bool), Elementwise, Some(Compare);
     "GroupNormalization" => OfFirst, Input(0), Normalisation, None;
     "HammingWindow" => Own, Stated("output_datatype", Some(F32)), Elementwise, None;
     "HannWindow" => Own, Stated("output_datatype", Some(F32)), Elementwise, None;
@@ -274,11 +274,11 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "IsNaN" => OfFirst, Fixed(Bool), Elementwise, None;
     "LRN" => OfFirst, Input(0), Normalisation, None;
     "LSTM" => Own, Input(0), Recurrent, None;
-    "LabelEncoder" => OfFirst, Held("values_tensor"), Movement, None;
+    "LabelEncoder" => OfFirst, OfTensorAttribute("values_tensor"), Movement, None;
     "LayerNormalization" => OfFirst, Input(0), Normalisation, Some(Float);
     "LeakyRelu" => OfFirst, Input(0), Elementwise, Some(Float);
-    "Less" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
-    "LessOrEqual" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
+    "Less" => Broadcast, Fixed(Bool), Elementwise, Some(Compare);
+    "LessOrEqual" => Broadcast, Fixed(Bool), Elementwise, Some(Compare);
     "Log" => OfFirst, Input(0), Elementwise, Some(Float);
     "LogSoftmax" => OfFirst, Input(0), Normalisation, Some(Float);
     "Loop" => Own, Input(0), Other, None;
@@ -286,25 +286,25 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "LpPool" => Own, Input(0), Reduction, None;
     "MatMul" => Own, Input(0), Matmul, Some(Float);
     "MatMulInteger" => Own, Fixed(I32), Matmul, None;
-    "Max" => Repeated, Input(0), Elementwise, Some(Float);
+    "Max" => Broadcast, Input(0), Elementwise, Some(Float);
     "MaxPool" => RankOfFirst, Input(0), Reduction, Some(Float);
-    "Mean" => Repeated, Input(0), Elementwise, Some(Float);
+    "Mean" => Broadcast, Input(0), Elementwise, Some(Float);
     "MeanVarianceNormalization" => OfFirst, Input(0), Normalisation, None;
     "MelWeightMatrix" => Own, Stated("output_datatype", Some(F32)), Elementwise, None;
-    "Min" => Repeated, Input(0), Elementwise, Some(Float);
+    "Min" => Broadcast, Input(0), Elementwise, Some(Float);
     "Mish" => OfFirst, Input(0), Elementwise, None;
-    "Mod" => Repeated, Input(0), Elementwise, None;
-    "Mul" => Repeated, Input(0), Elementwise, Some(Float);
+    "Mod" => Broadcast, Input(0), Elementwise, None;
+    "Mul" => Broadcast, Input(0), Elementwise, Some(Float);
     "Multinomial" => Own, Stated("dtype", Some(I32)), Elementwise, None;
     "Neg" => OfFirst, Input(0), Elementwise, Some(Float);
     "NonMaxSuppression" => Own, Fixed(I64), Elementwise, None;
     "NonZero" => Own, Fixed(I64), Elementwise, None;
     "Not" => OfFirst, Fixed(Bool), Elementwise, None;
     "OneHot" => Own, Input(2), Movement, None;
-    "Or" => Repeated, Fixed(Bool), Elementwise, None;
-    "PRelu" => Repeated, Input(0), Elementwise, Some(Float);
+    "Or" => Broadcast, Fixed(Bool), Elementwise, None;
+    "PRelu" => Broadcast, Input(0), Elementwise, Some(Float);
     "Pad" => RankOfFirst, Input(0), Movement, None;
-    "Pow" => Repeated, Input(0), Elementwise, Some(Float);
+    "Pow" => Broadcast, Input(0), Elementwise, Some(Float);
     "QLinearConv" => Own, Input(7), Convolution, None;
     "QLinearMatMul" => Own, Input(7), Matmul, None;
     "QuantizeLinear" => OfFirst, Quantised, Elementwise, None;
@@ -361,8 +361,8 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "SplitToSequence" => Own, Input(0), Movement, None;
     "Sqrt" => OfFirst, Input(0), Elementwise, Some(Float);
     "Squeeze" => Own, Input(0), View, Some(Move);
-    "Sub" => Repeated, Input(0), Elementwise, Some(Float);
-    "Sum" => Repeated, Input(0), Elementwise, Some(Float);
+    "Sub" => Broadcast, Input(0), Elementwise, Some(Float);
+    "Sum" => Broadcast, Input(0), Elementwise, Some(Float);
     "Swish" => OfFirst, Input(0), Elementwise, Some(Float);
     "Tan" => OfFirst, Input(0), Elementwise, Some(Float);
     "Tanh" => OfFirst, Input(0), Elementwise, Some(Float);
@@ -376,8 +376,8 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "TreeEnsembleRegressor" => Own, Fixed(F32), Other, None;
     "Trilu" => OfFirst, Input(0), Movement, None;
     "Unsqueeze" => Own, Input(0), View, Some(Move);
-    "Where" => Repeated, Input(1), Elementwise, Some(Move);
-    "Xor" => Repeated, Fixed(Bool), Elementwise, None;
+    "Where" => Broadcast, Input(1), Elementwise, Some(Move);
+    "Xor" => Broadcast, Fixed(Bool), Elementwise, None;
 };
 
 #[cfg(test)]
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn names_are_in_order_so_that_each_is_found() {
         assert!(TABLE.is_sorted_by(|left, right| left.0 < right.0));
-        assert_eq!(OperatorSchema::for_operator("Where").extents, Repeated);
+        assert_eq!(OperatorSchema::for_operator("Where").extents, Broadcast);
         assert_eq!(OperatorSchema::for_operator("SequenceAt").class, View);
         assert_eq!(OperatorSchema::for_operator("Unheard").result, Input(0));
     }

@@ -103,8 +103,7 @@ pub async fn submit_job(
         let plans = state
             .folder
             .join(souk_node::buyer::pinned_plan::PLANS_FOLDER);
-        planning::to_shown_plan(state, &job, &quote)?
-            .check_against_stored(&plans, wanted, slippage)?;
+        planning::pin_plan(state, &job, &quote)?.check_against_stored(&plans, wanted, slippage)?;
     }
     let journal = Journal::create(&state.jobs_folder(), id)?;
     folder.store_request(&request, &state.contents)?;

@@ -1,5 +1,6 @@
-//! Plans a job over the current order book for the gateway's clients, and remembers the plan so
-//! that a client can submit it later.
+//! Plans a job over the current order book for a client of the gateway. It keeps the request and the
+//! plan in memory, so that the client can submit it by its hash alone, and a short record of the plan
+//! in a file, which a later submission must fit.
 
 use std::time::Instant;
 
@@ -24,7 +25,7 @@ pub async fn plan_job(state: &State, body: JobBody) -> Result<Value, Problem> {
     state.figures.observe_plan(began.elapsed());
     let alternatives = quote.find_alternatives(&job.limits)?;
     let plan = plan_json::with_choice(&quote, &job.limits, &alternatives);
-    to_shown_plan(state, &job, &quote)?.save_plan(&state.folder.join(PLANS_FOLDER))?;
+    pin_plan(state, &job, &quote)?.save_plan(&state.folder.join(PLANS_FOLDER))?;
     let made = StoredPlan {
         body,
         plan: plan.clone(),
@@ -33,10 +34,10 @@ pub async fn plan_job(state: &State, body: JobBody) -> Result<Value, Problem> {
     Ok(plan)
 }
 
-/// Returns the plan in the form in which a client can submit it later.
+/// Returns the record of a plan (hash, job, price, time) that a later submission must fit.
 ///
 /// # Errors
 /// Fails if the model cannot become one subgraph.
-pub fn to_shown_plan(state: &State, job: &Job, quote: &Quote) -> Result<PinnedPlan, Problem> {
+pub fn pin_plan(state: &State, job: &Job, quote: &Quote) -> Result<PinnedPlan, Problem> {
     Ok(PinnedPlan::new(quote, state.buyer.job_subject(job, quote)?))
 }

@@ -24,16 +24,16 @@ pub struct DeviceRequirement<'a> {
 }
 
 impl Graph {
-    /// Returns the same graph, in which each node without a request asks for any device that one of
+    /// Returns the same graph, in which each node without a requirement asks for any device that one of
     /// these words names: a kind, for example `gpu`, or a part of a model's name. Empty words ask
     /// for nothing. `backend` works in the same way.
     #[must_use]
     pub fn with_device_requirement(mut self, words: &[String], backend: Option<Backend>) -> Self {
         let device = (!words.is_empty()).then(|| (DEVICE_KEY, words.join(",")));
-        let through = backend.map(|backend| (BACKEND_KEY, backend.name().to_owned()));
-        for (key, value) in device.into_iter().chain(through) {
-            let silent = |node: &&mut Node| node.metadata_words(key).next().is_none();
-            for node in self.nodes.iter_mut().filter(silent) {
+        let backend_entry = backend.map(|backend| (BACKEND_KEY, backend.name().to_owned()));
+        for (key, value) in device.into_iter().chain(backend_entry) {
+            let lacks_key = |node: &&mut Node| node.metadata_words(key).next().is_none();
+            for node in self.nodes.iter_mut().filter(lacks_key) {
                 node.proto.metadata_props.push(StringStringEntryProto {
                     key: Some(key.to_owned()),
                     value: Some(value.clone()),
@@ -66,7 +66,7 @@ impl Node {
 }
 
 impl DeviceRequirement<'_> {
-    /// Returns whether a device meets the request.
+    /// Returns whether a device meets the requirement.
     #[must_use]
     pub fn is_met_by(&self, profile: &Profile) -> bool {
         let named = self.words.is_empty() || self.words.iter().any(|word| profile.is_named(word));

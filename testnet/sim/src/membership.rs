@@ -1,6 +1,6 @@
-//! Changes the validators of a simulated group: gives the operators' orders to admit or remove a
-//! validator, and takes the leader's steps to fulfil them. It acts as real operators and validators
-//! would.
+//! Keeps the members of a simulated Raft group in line with its computers, as operators and the
+//! leader would: gives an order to admit a new computer's id or to remove that of a lost one, and
+//! lets the leader take its next step towards the roster.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use super::machine::EPOCH_MS;
 use super::operators;
 use super::world::{World, operations};
 
-/// Validity of an order in milliseconds: longer than any clock is behind.
+/// How long an order is valid, in milliseconds: more than the clock error of any computer.
 const ORDER_MS: u64 = 600_000;
 
 impl World {
@@ -40,14 +40,15 @@ impl World {
         if let Some(order) = self.next_order(&roster) {
             self.give_order(leader, &order);
         }
-        // The group never admits an id that no machine ever had.
+        // Ignores ids that neither a computer nor the group has, such as that of a computer that was
+        // replaced before it joined.
         let is_known = |id: &u64| {
-            self.has_machine(*id) || group.voters.contains(id) || group.learners.contains(id)
+            self.is_id_in_use(*id) || group.voters.contains(id) || group.learners.contains(id)
         };
         let wanted: BTreeSet<u64> = roster.staying_ids().filter(is_known).collect();
-        let begun = self.nodes.iter().filter(|node| node.running.is_some());
-        let begun = begun.map(|node| node.id.get()).collect();
-        let Some(step) = group.next_step(&wanted, &begun) else {
+        let running = self.nodes.iter().filter(|node| node.running.is_some());
+        let running = running.map(|node| node.id.get()).collect();
+        let Some(step) = group.next_step(&wanted, &running) else {
             return;
         };
         let event = match step {
@@ -63,7 +64,7 @@ impl World {
         self.run_rounds(leader);
     }
 
-    fn has_machine(&self, raft_id: u64) -> bool {
+    fn is_id_in_use(&self, raft_id: u64) -> bool {
         self.nodes.iter().any(|node| node.id.get() == raft_id)
     }
 
@@ -77,7 +78,7 @@ impl World {
                 address: format!("validator {raft_id}"),
             });
         }
-        let gone = roster.staying_ids().find(|id| !self.has_machine(*id))?;
+        let gone = roster.staying_ids().find(|id| !self.is_id_in_use(*id))?;
         Some(Order::Remove { raft_id: gone })
     }
 

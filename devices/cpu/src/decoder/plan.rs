@@ -96,8 +96,8 @@ pub(super) enum Action {
     Product { matrix: usize, bias: Vec<f32> },
     /// Shares of one, by exponentials.
     Softmax,
-    /// The largest shares and their places; scaled to a sum of one if `is_whole`.
-    Choose { is_whole: bool },
+    /// The largest shares and their places; scaled to a sum of one if `is_normalised`.
+    Choose { is_normalised: bool },
     /// Products with the matrices of the experts that a second value chose. A row is one for all
     /// its choices, or has a part for each.
     Route {

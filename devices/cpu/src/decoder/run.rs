@@ -188,8 +188,8 @@ impl Run<'_> {
             }
             (Action::Add, Some(to)) => rows::add(isa, self.row_mut(to, task), read(0), read(1)),
             (Action::Softmax, Some(to)) => rows::softmax(isa, self.row_mut(to, task), read(0)),
-            (Action::Choose { is_whole }, Some(to)) => {
-                routing::choose_experts(self.row_mut(to, task), read(0), *is_whole);
+            (Action::Choose { is_normalised }, Some(to)) => {
+                routing::choose_experts(self.row_mut(to, task), read(0), *is_normalised);
             }
             (Action::Route { experts, has_parts }, Some(to)) => {
                 self.run_routed_product(step, *experts, *has_parts, to, task);

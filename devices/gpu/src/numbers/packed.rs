@@ -29,7 +29,7 @@ pub(crate) fn is_small_float(dtype: DType) -> bool {
 
 /// Whether values of a type lie on the device in words of their own or packed. Other integers are
 /// narrowed to 32 bits on their way to the device.
-pub(crate) fn lies_there(dtype: DType) -> bool {
+pub(crate) fn is_stored_natively(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::Bool) || per_word(dtype) > 1
 }
 

@@ -32,7 +32,7 @@ fn by_extent(name: &str, operation: &Operation<'_>) -> Option<Inference> {
         "PRelu" => elementwise::infer_same_shape(operation),
         _ => match OperatorSchema::for_operator(name).extents {
             Extents::OfFirst => elementwise::infer_same_shape(operation),
-            Extents::Repeated => elementwise::infer_broadcast(operation),
+            Extents::Broadcast => elementwise::infer_broadcast(operation),
             Extents::RankOfFirst | Extents::Own => return None,
         },
     };

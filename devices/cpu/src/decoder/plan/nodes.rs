@@ -388,7 +388,7 @@ impl<'a> Reader<'a> {
 
     fn read_reshape(&mut self, node: &NodeProto) -> Option<Meaning> {
         if let Meaning::Choice(choices, part) = self.meaning_of(node.input_name(0)?)? {
-            return self.share_column(node, choices, part);
+            return self.read_share_reshape(node, choices, part);
         }
         let (value, view) = self.rows_input(node, 0)?;
         let sizes: Vec<i64> = self.weight_input(node, 1)?.to_vec().ok()?;

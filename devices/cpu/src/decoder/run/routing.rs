@@ -11,10 +11,10 @@ use super::super::rows;
 use super::{Run, tiles_each};
 
 /// Writes the largest shares of a row and their places; scales the shares to a sum of one if
-/// `is_whole`.
-pub(super) fn choose_experts(to: &mut [f32], from: &[f32], is_whole: bool) {
+/// `is_normalised`.
+pub(super) fn choose_experts(to: &mut [f32], from: &[f32], is_normalised: bool) {
     rows::choose_largest(to, from);
-    if is_whole {
+    if is_normalised {
         let (shares, _) = to.split_at_mut(to.len() / 2);
         let sum: f32 = shares.iter().sum();
         shares.iter_mut().for_each(|share| *share /= sum);

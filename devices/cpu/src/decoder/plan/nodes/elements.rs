@@ -67,7 +67,7 @@ impl Reader<'_> {
             | (Meaning::Rows(up, view), Meaning::Open(gate, curve, open)) => {
                 ((gate, curve, open), (up, view))
             }
-            (left, right) => return self.weigh_rows(left, right),
+            (left, right) => return self.read_weighting(left, right),
         };
         let alike = self.widths[gate] == self.widths[up]
             && self.counts[gate] == self.counts[up]

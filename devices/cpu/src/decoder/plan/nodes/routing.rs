@@ -1,5 +1,8 @@
-//! Reads the nodes by which a mixture of experts sends each row to a few experts, and the products
-//! that use that choice, into steps of a decoder's plan.
+//! Recognises the nodes of a mixture of experts (Softmax, TopK, ReduceSum, Div, the routed products
+//! and their weighted sum), and adds steps for them to a decoder's plan. `None` means that the
+//! pattern is unknown, and the reader gives up the whole plan. Some nodes add no step: they return a
+//! `Meaning`, which a later node turns into one. A row of a choice has k shares and then the indices
+//! of k experts, so its width is 2k.
 
 use souk_onnx::NodeProto;
 
@@ -8,7 +11,7 @@ use super::super::{Action, ChoicePart, ExpertStack, Meaning, RowsId, View};
 use super::Reader;
 
 impl Reader<'_> {
-    /// The matrices of experts by the name of their weight, one place for all that read them.
+    /// Splits a weight into one matrix for each expert, and adds them to the plan once.
     pub(super) fn intern_stack(
         &mut self,
         name: &str,
@@ -51,7 +54,7 @@ impl Reader<'_> {
         is_last.then_some(Meaning::Rows(made, View::Flat))
     }
 
-    /// Shares and experts are the two outputs of one node, and one value.
+    /// Reads a TopK: both of its outputs, shares and experts, are parts of one value.
     pub(super) fn read_top_k(&mut self, node: &NodeProto) -> Option<()> {
         let value = self.flat_input(node, 0)?;
         let count: Vec<i64> = self.weight_input(node, 1)?.to_vec().ok()?;
@@ -68,7 +71,9 @@ impl Reader<'_> {
         if !fits {
             return None;
         }
-        let action = Action::Choose { is_whole: false };
+        let action = Action::Choose {
+            is_normalised: false,
+        };
         let made = self.add_step(action, vec![value], 2 * count, self.counts[value]);
         let parts = [(shares, ChoicePart::Shares), (experts, ChoicePart::Experts)];
         for (name, part) in parts {
@@ -77,7 +82,8 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// A sum of shares, or of parts by their shares.
+    /// Reads a sum of shares, by which a Div then divides them, or of the weighted products, which
+    /// adds a step.
     pub(super) fn read_sum(&mut self, node: &NodeProto) -> Option<Meaning> {
         let axes: Vec<i64> = self.weight_input(node, 1)?.to_vec().ok()?;
         let keeps = node.int("keepdims").unwrap_or(1) != 0;
@@ -86,7 +92,7 @@ impl Reader<'_> {
                 Some(Meaning::Choice(choices, ChoicePart::Sum))
             }
             (Meaning::Weighted(value, choices), [-2 | 2], false) => {
-                let width = self.widths[value] / (self.widths[choices] / 2);
+                let width = self.widths[value] / self.choice_count(choices);
                 let reads = vec![value, choices];
                 let made = self.add_step(Action::Mix, reads, width, self.counts[value]);
                 Some(Meaning::Rows(made, View::Flat))
@@ -95,8 +101,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Divides shares by their sum, if no other node reads them: the choice itself then scales
-    /// them.
+    /// Reads the division of shares by their sum, if no other node reads them: it changes the step
+    /// that chose them, and adds none.
     pub(super) fn read_div(&mut self, node: &NodeProto) -> Option<Meaning> {
         let part = |index: usize| match self.meaning_of(node.input_name(index)?)? {
             Meaning::Choice(choices, part) => Some((choices, part)),
@@ -109,21 +115,26 @@ impl Reader<'_> {
             && read_twice
             && self.is_read_once(node, 1);
         match &mut self.steps[self.makers[choices]].action {
-            Action::Choose { is_whole } if fits && !*is_whole => *is_whole = true,
+            Action::Choose { is_normalised } if fits && !*is_normalised => *is_normalised = true,
             _ => return None,
         }
         Some(Meaning::Choice(choices, ChoicePart::Shares))
     }
 
-    /// Shares with an axis more.
-    pub(super) fn share_column(
+    /// Returns the number of experts that a choice names for each row.
+    fn choice_count(&self, choices: RowsId) -> usize {
+        self.widths[choices] / 2
+    }
+
+    /// Reads the reshape of shares to one more axis, which adds no step.
+    pub(super) fn read_share_reshape(
         &self,
         node: &NodeProto,
         choices: RowsId,
         part: ChoicePart,
     ) -> Option<Meaning> {
         let sizes: Vec<i64> = self.weight_input(node, 1)?.to_vec().ok()?;
-        let count = (self.widths[choices] / 2) as i64;
+        let count = (self.choice_count(choices)) as i64;
         let fits = part == ChoicePart::Shares
             && sizes == [0, 0, count, 1]
             && matches!(node.int("allowzero"), None | Some(0));
@@ -137,7 +148,7 @@ impl Reader<'_> {
         else {
             return None;
         };
-        let count = self.widths[choices] / 2;
+        let count = self.choice_count(choices);
         let parts = match view {
             View::Flat => 1,
             View::Split { heads } if heads == count => count,
@@ -171,8 +182,9 @@ impl Reader<'_> {
         (self.widths[value] == 1).then_some(Meaning::Logistic(value))
     }
 
-    /// Parts by their shares, or rows by one share of each.
-    pub(super) fn weigh_rows(&mut self, left: Meaning, right: Meaning) -> Option<Meaning> {
+    /// Reads the product of parts and their shares, which adds no step, or of rows and one gate for
+    /// each.
+    pub(super) fn read_weighting(&mut self, left: Meaning, right: Meaning) -> Option<Meaning> {
         let (value, view, other) = match (left, right) {
             (Meaning::Rows(value, view), other) | (other, Meaning::Rows(value, view)) => {
                 (value, view, other)
