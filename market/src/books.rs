@@ -16,6 +16,7 @@ use crate::ids::{BookId, JobId, LeaseId, OrderId, TermsId};
 use crate::lease::Lease;
 use crate::order::Side;
 use crate::rules::Rules;
+use crate::state_tree::Touched;
 use crate::terms::{AskTerms, BidTerms, Interner};
 use crate::units::{Credits, Millis, Price, Units};
 pub(crate) use class_book::ClassBook;
@@ -47,6 +48,9 @@ pub(crate) struct Books {
     by_class: BTreeMap<Class, BookId>,
     pub ask_terms: Interner<AskTerms>,
     pub bid_terms: Interner<BidTerms>,
+    /// The orders that commands touched since the last state root.
+    #[serde(skip)]
+    pub(crate) touched: Touched,
 }
 
 impl Books {
@@ -273,6 +277,7 @@ impl Books {
             assert!(earlier.is_none(), "an order resells one lease");
         }
         self.places.insert(id, place);
+        self.touched.note(id.0);
         let key = Key::new(side, price);
         let summaries = side_summaries(&self.ask_terms, &self.bid_terms, side);
         let class = &mut self.books[detail.book.0 as usize];
@@ -284,6 +289,7 @@ impl Books {
     /// Removes an order; the caller then counts as the user of its terms.
     pub(crate) fn remove(&mut self, id: OrderId) -> Option<(Order, Node)> {
         let place = self.places.remove(id)?;
+        self.touched.note(id.0);
         let order = self.order_at(place);
         let side = order.side();
         if order.resold_lease().is_some() {
@@ -312,6 +318,7 @@ impl Books {
     pub(crate) fn reduce_order(&mut self, id: OrderId, quantity: Units) -> Option<Order> {
         let place = self.places.get(id).expect("only open orders are reduced");
         let order = self.order_at(place);
+        self.touched.note(id.0);
         assert!(
             quantity.0 > 0 && quantity <= order.remaining,
             "a part of what is left"
@@ -333,6 +340,7 @@ impl Books {
     pub(crate) fn spend_budget(&mut self, id: OrderId, spent: Credits) {
         let place = self.places.get(id).expect("only open orders trade");
         debug_assert_eq!(self.slab.get(place).id, id, "the index leads to the order");
+        self.touched.note(id.0);
         self.records[place as usize].spend_budget(spent);
     }
 

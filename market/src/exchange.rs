@@ -29,6 +29,7 @@ mod rule_changes;
 mod settle;
 mod spot;
 mod stake;
+mod state_root;
 mod steps;
 mod tick;
 
@@ -52,6 +53,7 @@ use crate::ledger::{Ledger, Totals};
 use crate::refusal::Refusal;
 use crate::request::MoneyRequest;
 use crate::rules::{RULES_VERSION, Rules, RulesChange, Upgrade};
+use crate::state_tree::{StateTree, Touched};
 use crate::text::Name;
 use crate::units::{Credits, Millis, Price};
 use spot::SpotAskKey;
@@ -104,6 +106,11 @@ pub struct Exchange {
     chain: Chain,
     #[serde(skip)]
     last_steps: LastSteps,
+    #[serde(skip)]
+    state_tree: StateTree,
+    /// The money requests that commands touched since the last state root.
+    #[serde(skip)]
+    touched_requests: Touched,
 }
 
 /// The key of a running spot lease that a higher bid can displace: in each book the cheapest lease
@@ -208,6 +215,8 @@ impl Exchange {
             changes_made: 0,
             chain,
             last_steps: LastSteps::default(),
+            state_tree: StateTree::default(),
+            touched_requests: Touched::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{LeaseId, Slot};
 use crate::lease::{Lease, Parties};
+use crate::state_tree::Touched;
 
 /// Leases of a page: enough that a page's own cost is small, few enough that a single lease that
 /// stays for years holds little memory.
@@ -34,6 +35,9 @@ pub(crate) struct LeaseTable {
     last: u64,
     #[serde(skip)]
     by_account: AccountLeases,
+    /// The leases that commands touched since the last state root.
+    #[serde(skip)]
+    pub(crate) touched: Touched,
 }
 
 /// The leases of each account. Snapshots do not hold them: they follow from the leases.
@@ -96,6 +100,7 @@ impl LeaseTable {
 
     pub(crate) fn get_mut(&mut self, id: LeaseId) -> Option<&mut Lease> {
         let (page, within) = self.locate_lease(id)?;
+        self.touched.note(id.0);
         self.pages.get_mut(page)?.leases.get_mut(within)?.as_mut()
     }
 
@@ -116,6 +121,7 @@ impl LeaseTable {
             self.pages.push_back(LeasePage { live: 0, leases });
         }
         self.by_account.insert_lease(&lease);
+        self.touched.note(lease.id.0);
         let page = self.pages.back_mut().expect("it was just made sure of");
         assert_eq!(page.leases.len(), within, "pages have no gaps");
         page.leases.push(Some(lease));
@@ -125,6 +131,7 @@ impl LeaseTable {
 
     pub(crate) fn remove(&mut self, id: LeaseId) -> Option<Lease> {
         let (at, within) = self.locate_lease(id)?;
+        self.touched.note(id.0);
         let page = self.pages.get_mut(at)?;
         let lease = page.leases.get_mut(within)?.take()?;
         assert_eq!(lease.id, id, "a lease is where its number says");

@@ -12,6 +12,7 @@ use crate::accounts::Account;
 use crate::event::{Balances, Event};
 use crate::ids::{AccountKey, Slot};
 use crate::refusal::{Quantity, Refusal};
+use crate::state_tree::Touched;
 use crate::text::Name;
 use crate::units::{Count, Credits, Rounding, divide_rounded, widening_product};
 
@@ -69,7 +70,16 @@ pub(crate) struct Ledger {
     touched: Vec<(Slot, Balances)>,
     #[serde(skip)]
     hints: AccountHints,
+    /// The slots of accounts that commands touched since the last state root.
+    #[serde(skip)]
+    pub(crate) touched_slots: Touched,
+    /// The keys whose accounts were replaced since then.
+    #[serde(skip)]
+    pub(crate) forgotten_keys: Vec<AccountKey>,
 }
+
+/// The most keys noted between two state roots; after more, the next root hashes all accounts.
+const FORGOTTEN_MAX: usize = 1 << 16;
 
 /// The most entries of [`AccountHints`], half a megabyte.
 const HINTS_MAX: usize = 1 << 16;
@@ -127,6 +137,11 @@ impl Ledger {
         self.totals
     }
 
+    /// Returns the number of accounts opened so far.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened
+    }
+
     pub(crate) fn accounts(&self) -> &[Account] {
         &self.accounts
     }
@@ -149,6 +164,7 @@ impl Ledger {
     }
 
     pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut Account {
+        self.touched_slots.note(u64::from(slot.0));
         &mut self.accounts[slot.0 as usize]
     }
 
@@ -166,6 +182,7 @@ impl Ledger {
         assert!(earlier.is_none(), "an account is opened once");
         let account = self.new_account(key, name);
         self.accounts.push(account);
+        self.touched_slots.note(u64::from(slot.0));
         self.hints.record_newest(&self.accounts);
         debug_assert_eq!(self.find_slot(key), Some(slot), "what was opened is found");
         debug_assert_eq!(self.slots.len(), self.accounts.len(), "one key an account");
@@ -194,10 +211,25 @@ impl Ledger {
         assert_eq!(known, Some(slot), "the old one was found by its key");
         let earlier = self.slots.insert(key, slot);
         assert!(earlier.is_none(), "an account is opened once");
-        *self.get_mut(slot) = self.new_account(key, name);
+        let account = self.new_account(key, name);
+        *self.get_mut(slot) = account;
+        self.note_forgotten(old);
         self.hints.tell_one(key, slot);
         assert_eq!(self.slots.len(), self.accounts.len(), "one key an account");
         old
+    }
+
+    /// Notes the key of a replaced account, which the state's tree must drop.
+    fn note_forgotten(&mut self, key: AccountKey) {
+        if self.touched_slots.is_all() {
+            self.forgotten_keys.clear();
+            return;
+        }
+        self.forgotten_keys.push(key);
+        if self.forgotten_keys.len() >= FORGOTTEN_MAX {
+            self.forgotten_keys.clear();
+            self.touched_slots = Touched::default();
+        }
     }
 
     /// Checks that each account's key leads to it, because a snapshot can hold anything.

@@ -78,6 +78,11 @@ mod rules;
 )]
 mod signing;
 mod snapshot;
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "places in a tree of paths of 32 bytes"
+)]
+mod state_tree;
 mod tape;
 #[allow(
     clippy::arithmetic_side_effects,
@@ -121,6 +126,7 @@ pub use rules::{
 };
 pub use signing::Claim;
 pub use snapshot::SnapshotFault;
+pub use state_tree::{AccountProof, AccountProofFault, PartRoots, StateBalances};
 pub use tape::{Candle, PriceIndex, Print};
 pub use text::{Name, NameFault};
 pub use units::{Credits, DeviceMicros, Millis, Permille, Price, Rounding, Units};

@@ -64,6 +64,7 @@ impl Exchange {
         if is_light(&request, self.rules.ask_deposit) {
             self.light_requests.insert(id);
         }
+        self.touched_requests.note(id.0);
         let before = self.requests.insert(id, request);
         assert!(before.is_none(), "an id is given once");
         if let Some(oldest) = room {
@@ -119,6 +120,7 @@ impl Exchange {
         };
         let request = self.requests.get_mut(&id).expect("it was just looked at");
         request.lock = Some(lock);
+        self.touched_requests.note(id.0);
         self.light_requests.remove(&id);
         context.events.push(Event::Locked(request.clone()));
         Ok(Acceptance::Locked(lock))
@@ -227,6 +229,7 @@ impl Exchange {
         assert!(account.open_requests > 0, "an open request is counted");
         account.open_requests.count_down();
         self.light_requests.remove(&request.id);
+        self.touched_requests.note(request.id.0);
         let gone = self.requests.remove(&request.id);
         assert!(gone.is_some(), "a request is decided once");
         events.push(Event::Decided {

@@ -563,22 +563,29 @@ fn run_stream(seed: u64, met: &mut Met) {
     let genesis = genesis(&mut stream.dice);
     let mut naive = Naive::new(&genesis);
     let mut exchange = Exchange::new(genesis);
-    for step in 0..24 {
+    // Another replica computes its root at other moments.
+    let mut replica = exchange.clone();
+    for step in 0..24_u64 {
         let before = stream.now;
         stream.now += stream.dice.pick(&[0, 1, 100, 900, 2_500]);
         let context = || format!("in stream {seed}, step {step}");
         if stream.dice.one_in(12) {
             let told = exchange.tick(Millis(stream.now));
             assert_eq!(told, naive.tick(stream.now), "{}", context());
+            replica.tick(Millis(stream.now));
         }
         let signed = stream.batch(&exchange, &naive);
         let verified = VerifiedBatch::from_own_log(signed).unwrap();
         let one = exchange.apply(Millis(stream.now), &verified);
+        replica.apply(Millis(stream.now), &verified);
         let other = naive.apply(stream.now, verified.batch());
         let told = || format!("{}: {:#?}", context(), verified.batch());
         assert_eq!(one.outcomes, other.outcomes, "outcomes {}", told());
         assert_eq!(one.events, other.events, "events {}", told());
         assert_eq!(exchange.digest(), naive.digest(), "digest {}", told());
+        if seed % 4 == 0 || step == 23 {
+            compare_roots(&mut exchange, &mut replica, step, &told);
+        }
         if step % 6 == 5 {
             compare(&exchange, &naive, &told);
             exchange.audit();
@@ -587,6 +594,34 @@ fn run_stream(seed: u64, met: &mut Met) {
         met.count_crossing(before, stream.now);
     }
     replay_from_snapshot(&exchange, &mut stream, &naive);
+}
+
+/// The state root, of which each step hashed only the touched rows, is that of the whole state, and
+/// so is that of another replica and of a restored snapshot.
+fn compare_roots(
+    exchange: &mut Exchange,
+    replica: &mut Exchange,
+    step: u64,
+    told: &dyn Fn() -> String,
+) {
+    let beside = Digest([step as u8; 32]);
+    let root = exchange.state_root(beside);
+    assert_eq!(root, exchange.rebuilt_state_root(beside), "root {}", told());
+    if step % 7 == 6 || step == 23 {
+        assert_eq!(root, replica.state_root(beside), "replica {}", told());
+        let mut restored = Exchange::restore(&exchange.snapshot()).unwrap();
+        assert_eq!(root, restored.state_root(beside), "restored {}", told());
+        for account in exchange.accounts() {
+            let proof = exchange.prove_account(account.key, root).unwrap();
+            assert_eq!(proof.state_root(), Ok(root));
+            let balances = proof.balances().unwrap();
+            assert_eq!(balances.available, account.available);
+            assert_eq!(balances.escrow, account.escrow);
+            assert_eq!(balances.stake, account.stake);
+        }
+        let absent = exchange.prove_account(AccountKey([77; 32]), root).unwrap();
+        assert_eq!((absent.state_root(), absent.balances()), (Ok(root), None));
+    }
 }
 
 /// A restored copy does what the original does.
