@@ -16,7 +16,7 @@ use crate::ids::{BookId, JobId, LeaseId, OrderId, TermsId};
 use crate::lease::Lease;
 use crate::order::Side;
 use crate::rules::Rules;
-use crate::state_tree::Touched;
+use crate::state_tree::TouchedRows;
 use crate::terms::{AskTerms, BidTerms, Interner};
 use crate::units::{Credits, Millis, Price, Units};
 pub(crate) use class_book::ClassBook;
@@ -50,7 +50,7 @@ pub(crate) struct Books {
     pub bid_terms: Interner<BidTerms>,
     /// The orders that commands touched since the last state root.
     #[serde(skip)]
-    pub(crate) touched: Touched,
+    pub(crate) touched: TouchedRows,
 }
 
 impl Books {

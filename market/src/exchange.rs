@@ -53,7 +53,7 @@ use crate::ledger::{Ledger, Totals};
 use crate::refusal::Refusal;
 use crate::request::MoneyRequest;
 use crate::rules::{RULES_VERSION, Rules, RulesChange, Upgrade};
-use crate::state_tree::{StateTree, Touched};
+use crate::state_tree::{StateTree, TouchedRows};
 use crate::text::Name;
 use crate::units::{Credits, Millis, Price};
 use spot::SpotAskKey;
@@ -110,7 +110,7 @@ pub struct Exchange {
     state_tree: StateTree,
     /// The money requests that commands touched since the last state root.
     #[serde(skip)]
-    touched_requests: Touched,
+    touched_requests: TouchedRows,
 }
 
 /// The key of a running spot lease that a higher bid can displace: in each book the cheapest lease
@@ -216,7 +216,7 @@ impl Exchange {
             chain,
             last_steps: LastSteps::default(),
             state_tree: StateTree::default(),
-            touched_requests: Touched::default(),
+            touched_requests: TouchedRows::default(),
         }
     }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{LeaseId, Slot};
 use crate::lease::{Lease, Parties};
-use crate::state_tree::Touched;
+use crate::state_tree::TouchedRows;
 
 /// Leases of a page: enough that a page's own cost is small, few enough that a single lease that
 /// stays for years holds little memory.
@@ -37,7 +37,7 @@ pub(crate) struct LeaseTable {
     by_account: AccountLeases,
     /// The leases that commands touched since the last state root.
     #[serde(skip)]
-    pub(crate) touched: Touched,
+    pub(crate) touched: TouchedRows,
 }
 
 /// The leases of each account. Snapshots do not hold them: they follow from the leases.

@@ -12,7 +12,7 @@ use crate::accounts::Account;
 use crate::event::{Balances, Event};
 use crate::ids::{AccountKey, Slot};
 use crate::refusal::{Quantity, Refusal};
-use crate::state_tree::Touched;
+use crate::state_tree::TouchedRows;
 use crate::text::Name;
 use crate::units::{Count, Credits, Rounding, divide_rounded, widening_product};
 
@@ -72,7 +72,7 @@ pub(crate) struct Ledger {
     hints: AccountHints,
     /// The slots of accounts that commands touched since the last state root.
     #[serde(skip)]
-    pub(crate) touched_slots: Touched,
+    pub(crate) touched_slots: TouchedRows,
     /// The keys whose accounts were replaced since then.
     #[serde(skip)]
     pub(crate) forgotten_keys: Vec<AccountKey>,
@@ -228,7 +228,7 @@ impl Ledger {
         self.forgotten_keys.push(key);
         if self.forgotten_keys.len() >= FORGOTTEN_MAX {
             self.forgotten_keys.clear();
-            self.touched_slots = Touched::default();
+            self.touched_slots = TouchedRows::default();
         }
     }
 

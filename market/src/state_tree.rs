@@ -8,7 +8,7 @@
 //! proofs; they share all nodes that did not change.
 
 mod proof;
-mod touched;
+mod touched_rows;
 mod trie;
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{AccountKey, Digest};
 pub(crate) use proof::AccountLeaf;
 pub use proof::{AccountProof, AccountProofFault, StateBalances};
-pub(crate) use touched::Touched;
+pub(crate) use touched_rows::TouchedRows;
 use trie::Trie;
 pub(crate) use trie::id_path;
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::PartRoots;
-use super::trie::{DEPTH_MAX, Leaf, Trie, child_index, hash_branch, hash_leaf, nibble};
+use super::trie::{DEPTH_MAX, Trie, TrieLeaf, child_index, hash_branch, hash_leaf, nibble};
 use crate::ids::{AccountKey, Digest};
 use crate::units::Credits;
 
@@ -105,8 +105,8 @@ impl AccountProof {
         });
         let end = match leaf {
             None => ProofEnd::Empty,
-            Some(Leaf { path, value, .. }) if *path == key.0 => ProofEnd::Found(*value),
-            Some(Leaf { path, value, .. }) => ProofEnd::Other {
+            Some(TrieLeaf { path, value, .. }) if *path == key.0 => ProofEnd::Found(*value),
+            Some(TrieLeaf { path, value, .. }) => ProofEnd::Other {
                 key: AccountKey(*path),
                 content: value.content_digest(),
             },

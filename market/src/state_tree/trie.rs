@@ -63,7 +63,7 @@ pub(super) fn child_index(present: u16, nibble: u32) -> usize {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Leaf<V> {
+pub(super) struct TrieLeaf<V> {
     pub(super) path: [u8; PATH_BYTES],
     hash: Digest,
     pub(super) value: V,
@@ -72,18 +72,18 @@ pub(super) struct Leaf<V> {
 #[derive(Clone, Debug)]
 struct Branch<V> {
     present: u16,
-    children: Vec<Node<V>>,
+    children: Vec<TrieNode<V>>,
     /// None after a change, until the next root.
     hash: Option<Digest>,
 }
 
 #[derive(Clone, Debug)]
-enum Node<V> {
-    Leaf(Arc<Leaf<V>>),
+enum TrieNode<V> {
+    Leaf(Arc<TrieLeaf<V>>),
     Branch(Arc<Branch<V>>),
 }
 
-impl<V: Clone> Node<V> {
+impl<V: Clone> TrieNode<V> {
     /// Returns the hash, which must be known since the last root.
     fn known_hash(&self) -> Digest {
         match self {
@@ -107,7 +107,7 @@ impl<V: Clone> Node<V> {
         hash
     }
 
-    fn insert(&mut self, depth: usize, leaf: Arc<Leaf<V>>) {
+    fn insert(&mut self, depth: usize, leaf: Arc<TrieLeaf<V>>) {
         match self {
             Self::Leaf(known) if known.path == leaf.path => *known = leaf,
             Self::Leaf(known) => {
@@ -125,7 +125,7 @@ impl<V: Clone> Node<V> {
 }
 
 impl<V: Clone> Branch<V> {
-    fn insert(&mut self, depth: usize, leaf: Arc<Leaf<V>>) {
+    fn insert(&mut self, depth: usize, leaf: Arc<TrieLeaf<V>>) {
         assert!(depth < DEPTH_MAX, "different paths part somewhere");
         self.hash = None;
         let nibble = nibble(&leaf.path, depth);
@@ -134,7 +134,7 @@ impl<V: Clone> Branch<V> {
             self.children[at].insert(depth + 1, leaf);
         } else {
             self.present |= 1 << nibble;
-            self.children.insert(at, Node::Leaf(leaf));
+            self.children.insert(at, TrieNode::Leaf(leaf));
         }
     }
 
@@ -144,24 +144,24 @@ impl<V: Clone> Branch<V> {
         let nibble = nibble(path, depth);
         let at = child_index(self.present, nibble);
         match &mut self.children[at] {
-            Node::Leaf(_) => {
+            TrieNode::Leaf(_) => {
                 self.children.remove(at);
                 self.present &= !(1 << nibble);
             }
-            Node::Branch(branch) => {
+            TrieNode::Branch(branch) => {
                 let branch = Arc::make_mut(branch);
                 branch.remove(depth + 1, path);
                 if let Some(leaf) = branch.only_leaf() {
-                    self.children[at] = Node::Leaf(leaf);
+                    self.children[at] = TrieNode::Leaf(leaf);
                 }
             }
         }
     }
 
     /// Returns the leaf of a subtree that has no other row.
-    fn only_leaf(&self) -> Option<Arc<Leaf<V>>> {
+    fn only_leaf(&self) -> Option<Arc<TrieLeaf<V>>> {
         match &self.children[..] {
-            [Node::Leaf(leaf)] => Some(leaf.clone()),
+            [TrieNode::Leaf(leaf)] => Some(leaf.clone()),
             _ => None,
         }
     }
@@ -176,7 +176,7 @@ pub(super) struct PassedBranch {
 /// A tree; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Trie<V> {
-    top: Option<Node<V>>,
+    top: Option<TrieNode<V>>,
 }
 
 impl<V> Default for Trie<V> {
@@ -189,10 +189,10 @@ impl<V: Clone> Trie<V> {
     /// Adds a row, or replaces the one with this path. `content` is the digest of what it says.
     pub(crate) fn insert(&mut self, path: [u8; PATH_BYTES], content: Digest, value: V) {
         let hash = hash_leaf(&path, content);
-        let leaf = Arc::new(Leaf { path, hash, value });
+        let leaf = Arc::new(TrieLeaf { path, hash, value });
         match &mut self.top {
             Some(top) => top.insert(0, leaf),
-            None => self.top = Some(Node::Leaf(leaf)),
+            None => self.top = Some(TrieNode::Leaf(leaf)),
         }
     }
 
@@ -203,11 +203,11 @@ impl<V: Clone> Trie<V> {
             return;
         }
         match &mut self.top {
-            Some(Node::Branch(branch)) => {
+            Some(TrieNode::Branch(branch)) => {
                 let branch = Arc::make_mut(branch);
                 branch.remove(0, path);
                 if let Some(leaf) = branch.only_leaf() {
-                    self.top = Some(Node::Leaf(leaf));
+                    self.top = Some(TrieNode::Leaf(leaf));
                 }
             }
             _ => self.top = None,
@@ -219,27 +219,30 @@ impl<V: Clone> Trie<V> {
     pub(crate) fn root(&mut self) -> Digest {
         self.top
             .as_mut()
-            .map_or(Digest::default(), Node::update_hash)
+            .map_or(Digest::default(), TrieNode::update_hash)
     }
 
     /// Returns the branches on the way to a path and the leaf at its end, which can have another
     /// path. The root must have been computed since the last change.
-    pub(super) fn prove(&self, path: &[u8; PATH_BYTES]) -> (Vec<PassedBranch>, Option<&Leaf<V>>) {
+    pub(super) fn prove(
+        &self,
+        path: &[u8; PATH_BYTES],
+    ) -> (Vec<PassedBranch>, Option<&TrieLeaf<V>>) {
         let (branches, leaf) = self.find(path);
         let passed = branches.into_iter().map(|branch| PassedBranch {
             present: branch.present,
-            children: branch.children.iter().map(Node::known_hash).collect(),
+            children: branch.children.iter().map(TrieNode::known_hash).collect(),
         });
         (passed.collect(), leaf)
     }
 
-    fn find(&self, path: &[u8; PATH_BYTES]) -> (Vec<&Branch<V>>, Option<&Leaf<V>>) {
+    fn find(&self, path: &[u8; PATH_BYTES]) -> (Vec<&Branch<V>>, Option<&TrieLeaf<V>>) {
         let (mut branches, mut node) = (Vec::new(), self.top.as_ref());
         loop {
             match node {
                 None => return (branches, None),
-                Some(Node::Leaf(leaf)) => return (branches, Some(leaf)),
-                Some(Node::Branch(branch)) => {
+                Some(TrieNode::Leaf(leaf)) => return (branches, Some(leaf)),
+                Some(TrieNode::Branch(branch)) => {
                     let nibble = nibble(path, branches.len());
                     let is_there = branch.present & (1 << nibble) != 0;
                     let at = child_index(branch.present, nibble);

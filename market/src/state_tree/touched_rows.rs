@@ -7,13 +7,13 @@ const NOTED_MAX: usize = 1 << 18;
 /// The numbers of touched rows. They follow from the state and the last root, so they are no part
 /// of the state.
 #[derive(Clone, Debug)]
-pub(crate) struct Touched {
+pub(crate) struct TouchedRows {
     numbers: Vec<u64>,
     /// Whether any row can differ from the tree, so that numbers would say nothing more.
     is_all: bool,
 }
 
-impl Default for Touched {
+impl Default for TouchedRows {
     fn default() -> Self {
         Self {
             numbers: Vec::new(),
@@ -22,15 +22,15 @@ impl Default for Touched {
     }
 }
 
-impl PartialEq for Touched {
+impl PartialEq for TouchedRows {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Touched {}
+impl Eq for TouchedRows {}
 
-impl Touched {
+impl TouchedRows {
     /// Notes a row. This costs nothing in a market of which nobody asks a root.
     #[inline]
     pub(crate) fn note(&mut self, number: u64) {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn each_number_is_told_once_after_the_first_root() {
-        let mut touched = Touched::default();
+        let mut touched = TouchedRows::default();
         touched.note(3);
         assert_eq!(touched.take(), None, "everything is new");
         for number in [5, 5, 2, 5] {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn too_many_numbers_become_all_and_many_notes_of_few_do_not() {
-        let mut touched = Touched::default();
+        let mut touched = TouchedRows::default();
         touched.take();
         for number in 0..3 * NOTED_MAX as u64 {
             touched.note(number % 1_000);
