@@ -162,6 +162,13 @@ pub trait StateMachine {
     /// digest of all bytes of [`StateMachine::snapshot`].
     fn digest(&self) -> [u8; 32];
 
+    /// Returns the root of the state, which depends on the state alone, for tree heads. A machine
+    /// with a large state must override this: it needs to hash only what changed since the last
+    /// call.
+    fn state_root(&mut self) -> Digest {
+        Digest::for_content(&self.snapshot())
+    }
+
     /// Encodes the whole state. [`StateMachine::restore`] must accept the bytes.
     fn snapshot(&self) -> Vec<u8>;
 

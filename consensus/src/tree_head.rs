@@ -1,5 +1,5 @@
-//! A tree head: the history's root at one size, which every replica reaches at the same entry, so
-//! that all can sign the same bytes.
+//! A tree head: the history's root at one size and the state's root there, which every replica
+//! reaches at the same entry, so that all can sign the same bytes.
 //!
 //! One is due at the first entry in each [`WINDOW_MS`] of the log's time. Its size covers that
 //! entry. A leader whose log is silent closes a window with a tick, because entries after the head
@@ -24,14 +24,15 @@ pub struct TreeTip {
 }
 
 impl TreeTip {
-    /// Returns the tip of a history after an entry.
-    pub(crate) fn new(history: &History, index: LogIndex, time: LogTime) -> Self {
+    /// Returns the tip of a history after an entry; `state` is the root of the state there.
+    pub(crate) fn new(history: &History, state: Digest, index: LogIndex, time: LogTime) -> Self {
         Self {
             head: TreeHead {
                 index,
                 time,
                 size: history.size(),
                 root: history.root(),
+                state: Some(state),
             },
             open_tiles: history.open_tiles().to_vec(),
         }
@@ -88,7 +89,7 @@ mod tests {
                 &mut full,
             );
         }
-        let tip = TreeTip::new(&history, LogIndex(9), LogTime(9));
+        let tip = TreeTip::new(&history, Digest::default(), LogIndex(9), LogTime(9));
         let open = |size| {
             let tiles = tip.open_tiles_at(size).into_iter();
             let widths = tiles.map(|tile| (tile.id.level, tile.id.index, tile.hashes.len()));

@@ -8,6 +8,7 @@
 //! p6wvHFuBkUFiTbbGjp6l5bg2cGKn…=     the root, in base64
 //! index 48105                        the last entry of the log that it covers
 //! time 1764428531250                 the log's time there, in milliseconds
+//! state 3q2+7wAAAAAAAAAAAAAAAAAA…=   the root of the state there, in base64
 //!
 //! — souk/4be8…c1/3 SNqk…             a cosignature of validator 3
 //! ```
@@ -24,6 +25,7 @@ use souk_market::{AccountKey, MarketId, SigningKey};
 
 use crate::digest::Digest;
 use crate::place::{LogIndex, LogTime, TreeHead};
+pub use crate::quorum::certifying_count;
 
 /// The longest note in bytes: the head, and as many signatures as there can be validators, twice.
 pub const NOTE_BYTES_MAX: usize = 16 << 10;
@@ -44,13 +46,6 @@ const SIGNATURE_BYTES: usize = 64;
 
 /// The validators whose cosignatures count, by raft id.
 pub type Cosigners = BTreeMap<u64, AccountKey>;
-
-/// Returns how many of `members` validators must cosign a head before it is certified: so many that
-/// any two certificates share one that does not lie, if less than a third do.
-#[must_use]
-pub fn certifying_count(members: usize) -> usize {
-    2 * members / 3 + 1
-}
 
 /// One validator's signature under a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,13 +110,19 @@ impl TreeNote {
             time,
             size,
             root,
+            state,
         } = self.head;
         let root = BASE64_STANDARD.encode(root.0);
         let origin = origin_of(self.market);
-        format!(
+        let mut body = format!(
             "{origin}\n{size}\n{root}\nindex {}\ntime {}\n",
             index.0, time.0
-        )
+        );
+        if let Some(state) = state {
+            let state = BASE64_STANDARD.encode(state.0);
+            body.push_str(&format!("state {state}\n"));
+        }
+        body
     }
 
     /// Encodes the note.
@@ -161,16 +162,19 @@ impl TreeNote {
             .filter(|size| *size <= SIZE_MAX)
             .ok_or(fault)?;
         let (text, fault) = next("the root of the tree in base64");
-        let root = BASE64_STANDARD.decode(text).ok();
-        let root = root.and_then(|it| <[u8; 32]>::try_from(it).ok());
-        let root = Digest(root.ok_or(fault)?);
+        let root = parse_digest(text).ok_or(fault)?;
         let (text, fault) = next("\"index\" and a number");
         let index = text.strip_prefix("index ").and_then(parse_number);
         let index = LogIndex(index.ok_or(fault)?);
         let (text, fault) = next("\"time\" and a number");
         let time = text.strip_prefix("time ").and_then(parse_number);
         let time = LogTime(time.ok_or(fault)?);
-        let (text, fault) = next("empty");
+        let (mut text, mut fault) = next("\"state\" and the root of the state, or empty");
+        // Heads of earlier releases have no state; whoever saved one can still read it.
+        let state = text.strip_prefix("state ").and_then(parse_digest);
+        if state.is_some() {
+            (text, fault) = next("empty");
+        }
         if !text.is_empty() {
             return Err(fault);
         }
@@ -181,6 +185,7 @@ impl TreeNote {
                 time,
                 size,
                 root,
+                state,
             },
         );
         for (number, (line, text)) in lines.enumerate() {
@@ -264,6 +269,18 @@ impl TreeNote {
         });
         valid.map(|it| it.by).collect()
     }
+
+    /// Returns when so many of `members` had signed the head that it was certified, in seconds
+    /// since 1970, by their own clocks; none if too few have signed it.
+    #[must_use]
+    pub fn certified_s(&self, members: &Cosigners) -> Option<u64> {
+        let signers = self.list_signers(members);
+        let valid = self.cosignatures.iter();
+        let valid = valid.filter(|it| signers.contains(&it.by));
+        let mut times: Vec<u64> = valid.map(|it| it.time_s).collect();
+        times.sort_unstable();
+        times.get(certifying_count(members.len()) - 1).copied()
+    }
 }
 
 /// Returns the name of a market's log.
@@ -289,6 +306,12 @@ fn signed_bytes(time_s: u64, body: &str) -> Vec<u8> {
     format!("cosignature/v1\ntime {time_s}\n{body}").into_bytes()
 }
 
+/// Reads a hash in base64.
+fn parse_digest(text: &str) -> Option<Digest> {
+    let bytes = BASE64_STANDARD.decode(text).ok()?;
+    Some(Digest(bytes.try_into().ok()?))
+}
+
 /// Reads a decimal number without sign and leading zeros: each number has one form.
 fn parse_number(text: &str) -> Option<u64> {
     let number: u64 = text.parse().ok()?;
@@ -305,6 +328,7 @@ mod tests {
             time: LogTime(1_764_428_531_250),
             size: 48_211,
             root: Digest([7; 32]),
+            state: Some(Digest([8; 32])),
         };
         let mut note = TreeNote::new(MarketId([0x4b; 32]), head);
         for by in [3, 1] {
@@ -330,6 +354,39 @@ mod tests {
         assert!(
             text.contains("\n48211\nBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=\nindex 48105\n")
         );
+        assert!(
+            text.contains("\nstate CAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAg=\n\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_note_of_an_earlier_release_has_no_state_and_is_still_read() {
+        let mut head = note().head;
+        head.state = None;
+        let mut old = TreeNote::new(MarketId([0x4b; 32]), head);
+        old.insert(old.cosign(1, 9, &SigningKey::from_bytes(&[1; 32])));
+        let text = old.encode();
+        assert!(text.contains("\ntime 1764428531250\n\n— "), "{text}");
+        assert_eq!(TreeNote::decode(text.as_bytes()), Ok(old.clone()));
+        assert_eq!(old.list_signers(&members()), [1]);
+        // Nobody can add a state to it.
+        old.head.state = Some(Digest([8; 32]));
+        assert_eq!(old.list_signers(&members()), [] as [u64; 0]);
+        let twice = note().encode().replace("\nstate ", "\nstate AA==\nstate ");
+        assert!(TreeNote::decode(twice.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn heads_of_one_size_contradict_each_other_by_root_or_by_state() {
+        let head = note().head;
+        let with = |state| TreeHead { state, ..head };
+        assert!(head.contradicts(&with(Some(Digest([1; 32])))));
+        assert!(!head.contradicts(&with(None)) && !head.contradicts(&head));
+        let root = Digest([1; 32]);
+        assert!(head.contradicts(&TreeHead { root, ..head }));
+        let size = head.size + 1;
+        assert!(!head.contradicts(&TreeHead { root, size, ..head }));
     }
 
     #[test]
@@ -369,13 +426,5 @@ mod tests {
         assert_eq!(TreeNote::decode(more.as_bytes()), Ok(note));
         let many = format!("{text}{}", format!("{first}\n").repeat(SIGNATURES_MAX));
         assert!(TreeNote::decode(many.as_bytes()).is_err());
-    }
-
-    #[test]
-    fn more_than_two_thirds_certify() {
-        assert_eq!(
-            [1, 2, 3, 4, 5, 6, 7].map(certifying_count),
-            [1, 2, 3, 3, 4, 5, 5]
-        );
     }
 }

@@ -33,7 +33,7 @@ pub struct Position {
     pub offset: u32,
 }
 
-/// The history at one entry.
+/// The history and the state at one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeHead {
     /// The last entry that it covers.
@@ -44,4 +44,16 @@ pub struct TreeHead {
     pub size: u64,
     /// The root of the tree.
     pub root: Digest,
+    /// The root of the state; none in a head that an earlier release of souk signed.
+    pub state: Option<Digest>,
+}
+
+impl TreeHead {
+    /// Returns whether no honest validator signs both heads: one size has one root and one state.
+    #[must_use]
+    pub fn contradicts(&self, other: &Self) -> bool {
+        let states_differ =
+            self.state.is_some() && other.state.is_some() && self.state != other.state;
+        self.size == other.size && (self.root != other.root || states_differ)
+    }
 }

@@ -264,24 +264,17 @@ impl ReceiptProof {
         }
         let signers = self.note.list_signers(members);
         let needed = certifying_count(members.len());
-        if signers.len() < needed {
-            return Err(ProofFault::Signers {
-                signed: signers.len(),
-                members: members.len(),
-                needed,
-            });
-        }
-        let valid = self.note.cosignatures.iter();
-        let times = valid
-            .filter(|it| signers.contains(&it.by))
-            .map(|it| it.time_s);
-        let mut times: Vec<u64> = times.collect();
-        times.sort_unstable();
+        let certified_s = self.note.certified_s(members);
+        let certified_s = certified_s.ok_or(ProofFault::Signers {
+            signed: signers.len(),
+            members: members.len(),
+            needed,
+        })?;
         Ok(Settlement {
             step: self.leaf + 1,
             time: LogTime(place.time),
             payment,
-            certified_s: times[needed - 1],
+            certified_s,
             signers,
         })
     }

@@ -256,7 +256,8 @@ impl<M: StateMachine> Replica<M> {
         let id = batch.id;
         let results = self.run(index, batch, &commands, outcome);
         if is_head_due(before, self.time) {
-            let tip = TreeTip::new(&self.history, index, self.time);
+            let state = self.machine.state_root();
+            let tip = TreeTip::new(&self.history, state, index, self.time);
             self.head_size = Some(tip.head.size);
             outcome.tip = Some(tip);
         }

@@ -16,7 +16,7 @@ pub struct HistoryView {
     pub certified: Option<SignedHeadView>,
     /// All signed heads that were found, the largest first.
     pub heads: Vec<SignedHeadView>,
-    /// The pairs of heads of one size with different roots.
+    /// The pairs of heads of one size with different roots, of the history or the state.
     pub forks: Vec<ForkView>,
 }
 
@@ -27,6 +27,8 @@ pub struct SignedHeadView {
     pub size: u64,
     /// The root of the tree, in hexadecimal.
     pub root: String,
+    /// The root of the state there, in hexadecimal; null in a head of an earlier release.
+    pub state: Option<String>,
     /// The last entry of the log that it covers.
     pub index: u64,
     /// The log's time at that entry, in milliseconds since 1970.
@@ -67,6 +69,7 @@ impl From<&SignedHead> for SignedHeadView {
         Self {
             size: head.size,
             root: head.root.to_string(),
+            state: head.state.map(|state| state.to_string()),
             index: head.index.0,
             time_ms: head.time.0,
             signed_by: signed.signers.clone(),

@@ -286,6 +286,10 @@ impl StateMachine for SimExchange {
         self.machine.events_digest()
     }
 
+    fn state_root(&mut self) -> Digest {
+        self.machine.state_root()
+    }
+
     fn wakes_at(&self) -> Option<LogTime> {
         self.machine.wakes_at()
     }

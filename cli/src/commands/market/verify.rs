@@ -251,11 +251,16 @@ impl Report<'_> {
             .contradictions()
             .flat_map(|check| [&check.from, &check.to]);
         let mut heads: Vec<&SignedHead> = forks.chain(others).collect();
-        heads.sort_by_key(|signed| (signed.head().size, signed.head().root));
+        heads.sort_by_key(|signed| (signed.head().size, signed.head().root, signed.head().state));
         heads.dedup();
         let save = |signed: &SignedHead| {
-            let (size, root) = (signed.head().size, signed.head().root.to_string());
-            let name = format!("evidence-{size}-{}.{NOTE_ENDING}", &root[..16]);
+            let head = signed.head();
+            let mut name = format!("evidence-{}-{}", head.size, &head.root.to_string()[..16]);
+            // Two heads can have one root and different states.
+            if let Some(state) = head.state {
+                name.push_str(&format!("-{}", &state.to_string()[..8]));
+            }
+            let name = format!("{name}.{NOTE_ENDING}");
             let path = folder.join(name);
             write_file(&path, &signed.note.encode())?;
             Ok(path)
@@ -312,6 +317,9 @@ impl Report<'_> {
                     format_age(head.time.0),
                 ));
                 print_line(&format!("root        {}", head.root));
+                if let Some(state) = head.state {
+                    print_line(&format!("state       {state}"));
+                }
                 print_line(&format!(
                     "certified   by {signers} of {members} validators ({} needed): {}",
                     self.check.needed,
@@ -371,16 +379,16 @@ impl Report<'_> {
 
 fn from_fork(fork: &Fork, evidence: &[PathBuf]) -> Failure {
     let size = fork.heads[0].head().size;
+    let what = match fork.heads[0].head().root == fork.heads[1].head().root {
+        true => format!("two states after {size} steps"),
+        false => format!("two roots of {size} steps"),
+    };
     let [one, other] = [&fork.heads[0], &fork.heads[1]].map(|it| format_ids(&it.signers));
     let liars = fork.liars();
     let cause = match &liars[..] {
-        [] => format!(
-            "two roots of {size} steps are signed, one by {one}, the other by {other}: a validator \
-             lies"
-        ),
+        [] => format!("{what} are signed, one by {one}, the other by {other}: a validator lies"),
         liars => format!(
-            "validator {} signed two roots of {size} steps: one is signed by {one}, the other by \
-             {other}",
+            "validator {} signed {what}: one is signed by {one}, the other by {other}",
             format_ids(liars)
         ),
     };

@@ -19,6 +19,9 @@ use super::market_protocol::Standing;
 /// both heads of eight contradictions.
 pub const ANSWER_NOTES_MAX: usize = 18;
 
+/// Size, root, state, index and time of a head.
+type HeadKey = (u64, Digest, Option<Digest>, u64, u64);
+
 /// The most contradictions that one check names.
 const FORKS_MAX: usize = 16;
 
@@ -56,7 +59,8 @@ impl SignedHead {
     }
 }
 
-/// Two signed heads of one size with different roots: at least one validator lied.
+/// Two signed heads of one size with different roots, of the history or the state: at least one
+/// validator lied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fork {
     /// The two heads.
@@ -91,7 +95,7 @@ impl HistoryCheck {
     #[must_use]
     pub fn judge_notes(market: MarketId, members: Cosigners, notes: &[TreeNote]) -> Self {
         // Cosignatures count together if they are under the same text.
-        let mut found: BTreeMap<(u64, Digest, u64, u64), TreeNote> = BTreeMap::new();
+        let mut found: BTreeMap<HeadKey, TreeNote> = BTreeMap::new();
         for note in notes.iter().filter(|note| note.market == market) {
             let signers = note.list_signers(&members);
             let TreeHead {
@@ -99,10 +103,11 @@ impl HistoryCheck {
                 time,
                 size,
                 root,
+                state,
             } = note.head;
             let valid = note.cosignatures.iter();
             for signature in valid.filter(|it| signers.contains(&it.by)) {
-                let known = found.entry((size, root, index.0, time.0));
+                let known = found.entry((size, root, state, index.0, time.0));
                 let known = known.or_insert_with(|| TreeNote::new(market, note.head));
                 known.insert(*signature);
             }
@@ -154,7 +159,7 @@ impl HistoryCheck {
     }
 }
 
-/// Returns the pairs of heads of one size with different roots, those first that convict somebody.
+/// Returns the pairs of heads that contradict each other, those first that convict somebody.
 fn find_forks(heads: &[SignedHead]) -> Vec<Fork> {
     let mut forks = Vec::new();
     for (place, one) in heads.iter().enumerate() {
@@ -162,7 +167,7 @@ fn find_forks(heads: &[SignedHead]) -> Vec<Fork> {
         let same_size = later
             .iter()
             .take_while(|it| it.head().size == one.head().size);
-        let others = same_size.filter(|it| it.head().root != one.head().root);
+        let others = same_size.filter(|it| it.head().contradicts(&one.head()));
         forks.extend(others.map(|other| Fork {
             heads: [one.clone(), other.clone()],
         }));
@@ -259,6 +264,7 @@ mod tests {
             time: LogTime(250 * size),
             size,
             root: history.root(),
+            state: Some(Digest([3; 32])),
         };
         let open = (0..).zip(history.open_tiles());
         full.extend(open.map(|(level, hashes)| Tile {
@@ -321,6 +327,16 @@ mod tests {
                 "the files convict alone"
             );
         }
+        let state = Some(Digest([4; 32]));
+        let other_state = TreeHead { state, ..honest };
+        let check = judge(&[signed(honest, &[1, 2, 3, 4]), signed(other_state, &[2])]);
+        assert_eq!(check.forks[0].liars(), [2], "one root, two states");
+        let no_state = TreeHead {
+            state: None,
+            ..honest
+        };
+        let check = judge(&[signed(honest, &[1, 2, 3, 4]), signed(no_state, &[2])]);
+        assert!(check.forks.is_empty(), "an earlier release names no state");
         // Two validators that differ are a fork without a proven liar.
         let check = judge(&[signed(honest, &[1]), signed(forged, &[3])]);
         assert_eq!(check.forks[0].liars(), [] as [u64; 0]);

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use souk_consensus::TreeHead;
+use souk_consensus::{Digest, TreeHead};
 use souk_market::{MarketId, SigningKey};
 use souk_proof::note::{
     Cosignature, Cosigners, NoteFault, SIGNATURES_MAX, TreeNote, certifying_count,
@@ -61,30 +61,34 @@ pub enum CosigningEffect {
 /// A finding that people must see.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CosigningReport {
-    /// This replica reached another root than it signed before.
+    /// This replica reached another root or state than it signed before.
     #[error(
-        "this validator signed the root {signed} for {size} leaves and now reaches {reached}: it \
+        "this validator signed the {part} {signed} for {size} leaves and now reaches {reached}: it \
          signs nothing more until its folder is restored"
     )]
     OwnRoot {
+        /// What differs: "root" of the history, or "state".
+        part: &'static str,
         /// The number of leaves.
         size: u64,
         /// The root that it signed.
-        signed: souk_consensus::Digest,
+        signed: Digest,
         /// The root that it reached now.
-        reached: souk_consensus::Digest,
+        reached: Digest,
     },
-    /// A validator signed a root that differs from this validator's.
-    #[error("validator {by} signed another root for {size} leaves: {theirs}, not {mine}")]
+    /// A validator signed a head that contradicts this validator's.
+    #[error("validator {by} signed another {part} for {size} leaves: {theirs}, not {mine}")]
     Conflict {
         /// The raft id of the validator that signed it.
         by: u64,
+        /// What differs: "root" of the history, or "state".
+        part: &'static str,
         /// The number of leaves.
         size: u64,
-        /// This validator's root.
-        mine: souk_consensus::Digest,
+        /// This validator's root, of the history or the state.
+        mine: Digest,
         /// The root in the other note.
-        theirs: souk_consensus::Digest,
+        theirs: Digest,
     },
 }
 
@@ -186,15 +190,19 @@ impl Cosigner {
 
     fn on_reached(&mut self, now_s: u64, head: TreeHead, effects: &mut Vec<CosigningEffect>) {
         let signed = self.journal.as_ref().map(|note| note.head);
-        if let Some(signed) = signed.filter(|signed| signed.size == head.size)
-            && signed != head
-        {
-            self.is_stopped = true;
-            effects.push(CosigningEffect::Report(CosigningReport::OwnRoot {
-                size: head.size,
-                signed: signed.root,
-                reached: head.root,
-            }));
+        if let Some(signed) = signed.filter(|signed| signed.size == head.size) {
+            // An earlier release signed heads without a state.
+            let state = signed.state.and(head.state);
+            if signed != (TreeHead { state, ..head }) {
+                self.is_stopped = true;
+                let (part, signed, reached) = find_difference(&signed, &head);
+                effects.push(CosigningEffect::Report(CosigningReport::OwnRoot {
+                    part,
+                    size: head.size,
+                    signed,
+                    reached,
+                }));
+            }
         }
         let is_news = signed.is_none_or(|signed| signed.size < head.size);
         if self.is_stopped || !is_news || !self.members.contains_key(&self.me) {
@@ -242,19 +250,23 @@ impl Cosigner {
                 .for_each(|it| mine.insert(*it));
             return self.certify(size, effects);
         }
-        if mine.head.root == note.head.root {
+        if !mine.head.contradicts(&note.head) {
             return;
         }
         let known = |it: &TreeNote| it.head == note.head;
         let is_new = !self.conflicts.iter().any(known) && self.conflicts.len() < 2 * CONFLICTS_MAX;
         if let Some(by) = signers.first().filter(|_| is_new) {
+            let (part, mine, theirs) = find_difference(&mine.head, &note.head);
             effects.push(CosigningEffect::Report(CosigningReport::Conflict {
                 by: *by,
+                part,
                 size,
-                mine: mine.head.root,
-                theirs: note.head.root,
+                mine,
+                theirs,
             }));
-            let mine = mine.clone();
+            let Some(mine) = self.heads.get(&size).cloned() else {
+                return;
+            };
             self.conflicts.retain(|it| it.head != mine.head);
             self.conflicts.extend([mine, note]);
         }
@@ -278,6 +290,16 @@ impl Cosigner {
     }
 }
 
+/// Returns which root of two heads of one size differs, and both.
+fn find_difference(one: &TreeHead, other: &TreeHead) -> (&'static str, Digest, Digest) {
+    match (one.state, other.state) {
+        (Some(mine), Some(theirs)) if one.root == other.root && mine != theirs => {
+            ("state", mine, theirs)
+        }
+        _ => ("root", one.root, other.root),
+    }
+}
+
 /// Why a journal cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalFault {
@@ -291,7 +313,7 @@ pub enum JournalFault {
 
 #[cfg(test)]
 mod tests {
-    use souk_consensus::{Digest, LogIndex, LogTime};
+    use souk_consensus::{LogIndex, LogTime};
     use souk_market::AccountKey;
 
     use super::*;
@@ -312,6 +334,7 @@ mod tests {
             time: LogTime(250 * size),
             size,
             root: Digest([root; 32]),
+            state: Some(Digest([3; 32])),
         }
     }
 
@@ -428,6 +451,59 @@ mod tests {
         assert_eq!(certified_size(&one), Some(7));
         let roots: Vec<Digest> = heads.conflicts.iter().map(|it| it.head.root).collect();
         assert_eq!(roots, [Digest([1; 32]), Digest([2; 32])]);
+    }
+
+    #[test]
+    fn another_state_of_one_size_convicts_as_another_root_does() {
+        let mut one = cosigner(None);
+        reach(&mut one, 7, 1);
+        let state = Some(Digest([9; 32]));
+        let mut note = TreeNote::new(
+            MARKET,
+            TreeHead {
+                state,
+                ..head(7, 1)
+            },
+        );
+        note.insert(note.cosign(2, 9, &key(2)));
+        let heard = CosigningEvent::Heard(2, note.encode().as_bytes());
+        let effects = one.apply(9, heard);
+        let report = CosigningReport::Conflict {
+            by: 2,
+            part: "state",
+            size: 7,
+            mine: Digest([3; 32]),
+            theirs: Digest([9; 32]),
+        };
+        assert_eq!(effects, [CosigningEffect::Report(report)]);
+        assert_eq!(one.signed_heads().conflicts.len(), 2);
+        let reached = CosigningEvent::Reached(note.head, members());
+        let effects = one.apply(9, reached);
+        assert!(
+            matches!(
+                effects[..],
+                [CosigningEffect::Report(CosigningReport::OwnRoot {
+                    part: "state",
+                    ..
+                })]
+            ),
+            "{effects:?}"
+        );
+    }
+
+    #[test]
+    fn a_journal_of_a_release_without_states_stops_nobody() {
+        let old = TreeHead {
+            state: None,
+            ..head(7, 1)
+        };
+        let mut note = TreeNote::new(MARKET, old);
+        note.insert(note.cosign(1, 9, &key(1)));
+        let mut one = cosigner(Some(&note.encode()));
+        assert!(reach(&mut one, 7, 1).is_empty(), "it has signed that size");
+        assert_eq!(reach(&mut one, 8, 1).len(), 2, "the next head has a state");
+        let mut other = cosigner(Some(&note.encode()));
+        assert_eq!(reach(&mut other, 7, 2).len(), 1, "another root is one");
     }
 
     #[test]
