@@ -153,6 +153,7 @@ pub trait StateMachine {
         });
         Tally {
             members: members.len(),
+            is_member: members.contains(&offered.receiver),
             vouched: valid.map(|it| it.by).collect::<BTreeSet<_>>().len(),
         }
     }
