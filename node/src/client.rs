@@ -1,6 +1,7 @@
 //! The client of the market: connects a node to the validators (the nodes that run the market),
 //! asks them, and trades. Buyers, providers and the command line use it.
 
+pub mod account_proof;
 pub mod broker;
 pub mod history;
 pub mod join;

@@ -1,5 +1,7 @@
 //! The arguments of `souk account …`.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 use souk_node::market::AccountKey;
 
@@ -28,6 +30,23 @@ pub enum Account {
         /// Print CSV for a spreadsheet, in micro-credits.
         #[arg(long)]
         csv: bool,
+    },
+    /// Prove an account's balances, or that there is no such account, by the state that the
+    /// validators certify. You need the market's folder, and no account.
+    Prove {
+        /// The account (64 hexadecimal digits); by default that of --dir.
+        account: Option<AccountKey>,
+        /// Write the proof to this file, which anyone can check offline.
+        #[arg(short = 'o', long = "out", value_name = "FILE")]
+        proof_output: Option<PathBuf>,
+    },
+    /// Check such a proof offline, with the market's genesis alone.
+    Verify {
+        /// The proof that `souk account prove -o` wrote.
+        file: PathBuf,
+        /// The account (64 hexadecimal digits) that it must be of; by default any.
+        #[arg(long, value_name = "ACCOUNT")]
+        account: Option<AccountKey>,
     },
     /// Request credits from the market's operator. They arrive once the operator confirms the
     /// deposit; pay as agreed with the operator, under the same reference.

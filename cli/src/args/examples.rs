@@ -107,6 +107,17 @@ const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        "account prove",
+        &[
+            "souk account prove",
+            "souk account prove ACCOUNT -o alice.account-proof",
+        ],
+    ),
+    (
+        "account verify",
+        &["souk account verify alice.account-proof"],
+    ),
+    (
         "account deposit",
         &["souk account deposit 100 --reference invoice-17"],
     ),

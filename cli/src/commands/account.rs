@@ -1,5 +1,7 @@
 //! `souk account …`: opens an account of a market, shows it, and moves its credits.
 
+mod prove;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -27,6 +29,11 @@ pub async fn run(folder: &Path, output: Output, command: Account) -> Outcome {
         Account::History { account, last, csv } => {
             show_history(folder, output, account, last, csv).await
         }
+        Account::Prove {
+            account,
+            proof_output,
+        } => prove::prove_account(folder, output, account, proof_output.as_deref()).await,
+        Account::Verify { file, account } => prove::verify_proof(folder, output, &file, account),
         Account::Deposit(movement) => {
             request_movement(folder, output, Direction::Deposit, &movement).await
         }

@@ -101,7 +101,15 @@ fn a_receipt_verifies_with_no_node_running_and_a_changed_one_does_not() {
     let proof = proof.to_string_lossy().into_owned();
     let certified = market.souk(&["receipt", "verify", &file, "--certified", "-o", &proof]);
     let certified = certified.done();
+    let balance = market.folder().join("own.account-proof");
+    let balance = balance.to_string_lossy().into_owned();
+    let proven = market.souk(&["account", "prove", "-o", &balance]).done();
+    let shown = market.souk(&["account", "show"]).done();
+    let nobody = "77".repeat(32);
+    let absent = market.souk(&["account", "prove", &nobody]).done();
+    assert_eq!(absent["certified"]["balances"], Value::Null);
     market.souk(&["testnet", "down"]).done();
+    check_balance_proof(&market, &balance, &proven, &shown);
     let offline = market.souk(&["receipt", "verify", &file, "--proof", &proof]);
     assert_eq!(offline.done()["settled"], certified["settled"]);
     assert_eq!(
@@ -128,6 +136,19 @@ fn a_receipt_verifies_with_no_node_running_and_a_changed_one_does_not() {
     let refused = market.souk(&["receipt", "verify", &forged.to_string_lossy()]);
     assert_eq!(refused.code, 7);
     assert!(refused.stdout.contains("signature"), "{}", refused.stdout);
+}
+
+/// The saved proof of a balance holds while no node runs, and a changed one does not.
+fn check_balance_proof(market: &Market, proof: &str, proven: &Value, shown: &Value) {
+    let available = &proven["certified"]["balances"]["available"];
+    assert_eq!(available, &shown["account"]["available"]);
+    let offline = market.souk(&["account", "verify", proof]).done();
+    assert_eq!(offline["certified"], proven["certified"]);
+    let other = ["account", "verify", proof, "--account", &"77".repeat(32)];
+    assert_eq!(market.souk(&other).code, 7);
+    let text = fs::read_to_string(proof).unwrap();
+    fs::write(proof, text.replace("\nstate ", "\nstate A")).unwrap();
+    assert_eq!(market.souk(&["account", "verify", proof]).code, 7);
 }
 
 #[test]

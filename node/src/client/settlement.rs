@@ -80,7 +80,7 @@ pub async fn prove_receipt(
     let history = gather_heads(broker, genesis, Vec::new()).await;
     let lease = receipt.body.lease;
     let (mut asked, mut is_early, mut fault) = (0, false, None);
-    for account in answering_accounts(&history) {
+    for (_, account) in answering_accounts(&history) {
         let Ok(peer) = key::peer_of(&account.0) else {
             continue;
         };
@@ -115,10 +115,11 @@ pub async fn prove_receipt(
     })
 }
 
-fn answering_accounts(history: &GatheredHistory) -> Vec<AccountKey> {
+/// Returns the validators that answered and whose signatures count, by raft id.
+pub(super) fn answering_accounts(history: &GatheredHistory) -> Vec<(u64, AccountKey)> {
     let answered = history.answers.iter().filter(|answer| answer.notes.is_ok());
-    let accounts = answered.filter_map(|it| history.check.members.get(&it.raft_id));
-    accounts.copied().collect()
+    let account = |raft_id| Some((raft_id, *history.check.members.get(&raft_id)?));
+    answered.filter_map(|it| account(it.raft_id)).collect()
 }
 
 /// Proves a validator's record with its tiles. The error is none if the certified head does not

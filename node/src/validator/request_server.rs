@@ -183,6 +183,8 @@ impl SharedState {
             Request::TreeHeads => self.show_heads(),
             Request::Tile { level, index } => self.read_tile(TileId { level, index }).await,
             Request::Settlement(lease) => self.read_settlement(lease).await,
+            // It is of a state that never changes, so no leader need confirm it.
+            Request::AccountProof(..) => read(&self.validator, request, Consistency::Stale).await.1,
             Request::Statement(account, before) => self.read_statement(account, before).await,
             // `serve_stream` serves these, so they never come here.
             Request::Watch(_) | Request::Backup(_) | Request::Stale => Answer::Changed,

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    Acceptance, Account, AccountKey, Approval, Bid, Class, ClassSummary, Explanation, Genesis,
-    JobId, Lease, LeaseId, Listing, MarketId, Millis, MoneyRequest, OpenOrder, Quotes, Refusal,
-    RequestId, Rules, RulesChange, SignedBatch, Totals, Upgrade,
+    Acceptance, Account, AccountKey, AccountProof, Approval, Bid, Class, ClassSummary, Digest,
+    Explanation, Genesis, JobId, Lease, LeaseId, Listing, MarketId, Millis, MoneyRequest,
+    OpenOrder, Quotes, Refusal, RequestId, Rules, RulesChange, SignedBatch, Totals, Upgrade,
 };
 
 use souk_proof::receipt_proof::SettlementRecord;
@@ -96,6 +96,8 @@ pub enum Request {
     },
     /// Return the command that settled a lease by a receipt, with its place in the history.
     Settlement(LeaseId),
+    /// Prove what the state with this root says about an account.
+    AccountProof(AccountKey, Digest),
 }
 
 impl Request {
@@ -106,7 +108,7 @@ impl Request {
         match self {
             Request::Book | Request::Backup(_) | Request::Classes | Request::Orders(_) => 64,
             Request::Choose(_) | Request::Explain(..) | Request::Find(_) => 8,
-            Request::Statement(..) | Request::Settlement(_) => 8,
+            Request::Statement(..) | Request::Settlement(_) | Request::AccountProof(..) => 8,
             Request::JobLeases(..) | Request::Order(_) => 8,
             Request::MoneyRequests(..) | Request::Governance | Request::Tile { .. } => 8,
             // The validators check a signature, and a quorum of disks writes.
@@ -147,6 +149,7 @@ impl Request {
             Request::TreeHeads => "tree_heads",
             Request::Tile { .. } => "tile",
             Request::Settlement(_) => "settlement",
+            Request::AccountProof(..) => "account_proof",
         }
     }
 
@@ -253,6 +256,8 @@ pub enum Answer {
     Tile(Option<Vec<u8>>),
     /// The command; none if this validator lacks it, or no receipt settled the lease.
     Settlement(Option<Box<SettlementRecord>>),
+    /// The proof; none if this validator no longer has, or never reached, a state with the root.
+    AccountProof(Option<Box<AccountProof>>),
 }
 
 /// The heads of the history's tree that a validator shows, as notes; see

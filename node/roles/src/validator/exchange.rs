@@ -1,0 +1,481 @@
+//! The state machine that every validator replicates: the exchange, and the roster (list) of the
+//! validators. It takes the bytes of signed batches and orders from the log, and returns the bytes
+//! of their results.
+
+use serde::{Deserialize, Serialize};
+use souk_consensus::{
+    ChangeStanding, CommandFault, Digest, LogTime, MachineFailure, MemberChange, OfferedState,
+    Position, ReplicaId, RestoreError, StateMachine, Tally,
+};
+use souk_market::{
+    Acceptance, BatchFault, BatchOutcome, CloseReason, Event, Exchange, Genesis, Millis, Outcome,
+    RULES_VERSION, Refusal, SignedBatch, SigningKey, VerifiedBatch,
+};
+use souk_memory::ContentId;
+
+use super::vouchers;
+use crate::market::roster::{Roster, RosterRefusal, SignedOrder};
+
+/// The prefix of a state's bytes: name and layout version.
+const MAGIC: &[u8; 8] = b"soukMKT5";
+
+/// The result of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BatchResult {
+    /// One result per command.
+    Applied(Vec<Result<Acceptance, Refusal>>),
+    /// The result of an order about the validators: the raft id that it concerns.
+    Ordered(Result<u64, RosterRefusal>),
+}
+
+/// Why bytes are not a valid state.
+#[derive(Debug, thiserror::Error)]
+pub enum StateFault {
+    /// The layout is another.
+    #[error("it is not a market's state of this version of souk")]
+    Magic,
+    /// The roster is invalid.
+    #[error("its roster of validators does not decode: {0}")]
+    Roster(#[from] postcard::Error),
+    /// The exchange is invalid.
+    #[error(transparent)]
+    Exchange(#[from] souk_market::SnapshotFault),
+    /// The version of the market's rules is unsupported.
+    #[error(transparent)]
+    Version(#[from] VersionUnspoken),
+}
+
+/// The market's rules have a later version than this build supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "from here on the market has version {version} of its rules, and this build carries out \
+     versions up to {spoken}: install a release of souk that speaks version {version}"
+)]
+pub struct VersionUnspoken {
+    /// The version that applies.
+    pub version: u16,
+    /// The latest version that this build supports.
+    pub spoken: u16,
+}
+
+/// A follower of each step of the log: a validator's own watchers, which are no part of the
+/// replicated state.
+pub trait Watch {
+    /// Handles events of the exchange, at this position and time of the log.
+    fn on_events(&mut self, at: Position, time: Millis, events: &[Event]);
+}
+
+/// An exchange with the roster of its validators, which reports each step of the log.
+pub struct ExchangeMachine<W> {
+    exchange: Exchange,
+    roster: Roster,
+    watch: W,
+    /// The latest version of the rules that it supports.
+    spoken: u16,
+    /// The result of the last batch, in memory that is reused.
+    applied: BatchOutcome,
+    /// The encoded events of the last command or tick, for the history.
+    events: Vec<u8>,
+    /// Whether the last command or tick closed a lease by a receipt.
+    has_settled: bool,
+    /// This validator's key, which vouches for states; none if it only replays a log.
+    key: Option<SigningKey>,
+}
+
+impl<W: Watch> ExchangeMachine<W> {
+    /// Creates a market from its genesis.
+    pub fn new(genesis: &Genesis, watch: W) -> ExchangeMachine<W> {
+        ExchangeMachine {
+            exchange: Exchange::new(genesis.clone()),
+            roster: Roster::new(genesis),
+            watch,
+            spoken: RULES_VERSION,
+            applied: BatchOutcome::default(),
+            events: Vec::new(),
+            has_settled: false,
+            key: None,
+        }
+    }
+
+    /// Sets the validator's key, which vouches for states.
+    #[must_use]
+    pub fn signing_with(self, key: SigningKey) -> ExchangeMachine<W> {
+        let key = Some(key);
+        ExchangeMachine { key, ..self }
+    }
+
+    /// Sets the latest version of the rules to support, as a later build would.
+    #[must_use]
+    pub fn with_spoken_version(self, spoken: u16) -> ExchangeMachine<W> {
+        ExchangeMachine { spoken, ..self }
+    }
+
+    /// Returns the follower.
+    pub fn watch(&self) -> &W {
+        &self.watch
+    }
+
+    /// Returns the exchange.
+    pub fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
+    /// Returns the roster of validators.
+    pub fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// Resets the roster to the validators of the genesis, none of which has begun: use it to found
+    /// a market again from a backup.
+    pub fn reset_roster(&mut self, genesis: &Genesis) {
+        self.roster = Roster::new(genesis);
+    }
+
+    fn restore_state(&mut self, bytes: &[u8]) -> Result<(), StateFault> {
+        let (roster, exchange) = split_state(bytes)?;
+        let exchange = Exchange::restore(exchange)?;
+        if let Some(version) = exchange.unsupported_version(exchange.now(), self.spoken) {
+            let spoken = self.spoken;
+            return Err(VersionUnspoken { version, spoken }.into());
+        }
+        self.exchange = exchange;
+        self.roster = roster;
+        Ok(())
+    }
+
+    /// Applies a decoded and verified batch.
+    pub fn apply_batch(
+        &mut self,
+        at: Position,
+        now: LogTime,
+        batch: &VerifiedBatch,
+    ) -> BatchResult {
+        self.exchange
+            .apply_into(Millis(now.0), batch, &mut self.applied);
+        let time = self.exchange.now();
+        self.watch.on_events(at, time, &self.applied.events);
+        encode_events(&self.applied.events, &mut self.events);
+        self.has_settled = self.applied.events.iter().any(is_settlement);
+        let outcomes = self.applied.outcomes.drain(..);
+        BatchResult::Applied(outcomes.map(Outcome::into_result).collect())
+    }
+}
+
+/// A decoded and verified command of the log.
+#[derive(Debug)]
+pub enum LogCommand {
+    /// A batch that its account signed.
+    Batch(VerifiedBatch),
+    /// An order that an operator or a validator signed. The roster decides its result.
+    Order(SignedOrder),
+}
+
+/// The bytes are not a signed order.
+#[derive(Debug, thiserror::Error)]
+#[error("the bytes are not a signed order: {0}")]
+struct NoOrder(#[source] postcard::Error);
+
+/// A decoded command.
+enum DecodedCommand {
+    Batch(SignedBatch),
+    Order(SignedOrder),
+}
+
+fn read(command: &[u8]) -> Result<DecodedCommand, CommandFault> {
+    let forged = |cause: Box<dyn std::error::Error + Send + Sync>| CommandFault { cause };
+    match SignedOrder::decode(command) {
+        Some(Ok(order)) => match order.verify() {
+            Ok(()) => Ok(DecodedCommand::Order(order)),
+            Err(refusal) => Err(forged(Box::new(refusal))),
+        },
+        Some(Err(fault)) => Err(forged(Box::new(NoOrder(fault)))),
+        None => SignedBatch::decode(command)
+            .map(DecodedCommand::Batch)
+            .map_err(|fault| forged(Box::new(fault))),
+    }
+}
+
+fn to_log_command(verified: Result<VerifiedBatch, BatchFault>) -> Result<LogCommand, CommandFault> {
+    verified
+        .map(LogCommand::Batch)
+        .map_err(|fault| CommandFault {
+            cause: Box::new(fault),
+        })
+}
+
+impl<W: Watch> StateMachine for ExchangeMachine<W> {
+    type Command = LogCommand;
+
+    fn verify_command(command: &[u8]) -> Result<LogCommand, CommandFault> {
+        match read(command)? {
+            DecodedCommand::Order(order) => Ok(LogCommand::Order(order)),
+            DecodedCommand::Batch(signed) => to_log_command(signed.verify()),
+        }
+    }
+
+    fn verify_each(commands: &[&[u8]]) -> Vec<Result<LogCommand, CommandFault>> {
+        let mut batches = Vec::new();
+        // The results of commands that are not batches are known already; the others follow in the
+        // order of the batches.
+        let known = |command: &&[u8]| match read(command) {
+            Ok(DecodedCommand::Order(order)) => Some(Ok(LogCommand::Order(order))),
+            Ok(DecodedCommand::Batch(signed)) => {
+                batches.push(signed);
+                None
+            }
+            Err(forged) => Some(Err(forged)),
+        };
+        let known: Vec<_> = commands.iter().map(known).collect();
+        let mut verified = SignedBatch::verify_each(batches)
+            .into_iter()
+            .map(to_log_command);
+        let known = known.into_iter();
+        known
+            .filter_map(|known| known.or_else(|| verified.next()))
+            .collect()
+    }
+
+    fn unsupported_reason(&self, now: LogTime) -> Option<MachineFailure> {
+        let version = self
+            .exchange
+            .unsupported_version(Millis(now.0), self.spoken)?;
+        let spoken = self.spoken;
+        Some(MachineFailure {
+            cause: Box::new(VersionUnspoken { version, spoken }),
+        })
+    }
+
+    fn apply_command(&mut self, at: Position, now: LogTime, command: &LogCommand) -> Vec<u8> {
+        let result = match command {
+            LogCommand::Order(order) => {
+                self.events.clear();
+                self.has_settled = false;
+                BatchResult::Ordered(self.roster.apply_order(Millis(now.0), order))
+            }
+            LogCommand::Batch(batch) => self.apply_batch(at, now, batch),
+        };
+        postcard::to_allocvec(&result).expect("plain data in memory always encodes")
+    }
+
+    fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8> {
+        let events = self.exchange.tick(Millis(now.0));
+        self.watch.on_events(at, self.exchange.now(), &events);
+        encode_events(&events, &mut self.events);
+        self.has_settled = false;
+        Vec::new()
+    }
+
+    fn events_digest(&self) -> Digest {
+        Digest::for_content(&self.events)
+    }
+
+    fn is_proof_due(&self) -> bool {
+        self.has_settled
+    }
+
+    fn wakes_at(&self) -> Option<LogTime> {
+        self.exchange.wakes_at().map(|at| LogTime(at.0))
+    }
+
+    fn judge_change(&self, change: MemberChange) -> ChangeStanding {
+        vouchers::judge_change(&self.roster, change)
+    }
+
+    fn sign_statement(&self, statement: &[u8]) -> Vec<u8> {
+        let key = self.key.as_ref();
+        key.map_or_else(Vec::new, |key| {
+            vouchers::sign_statement(self.exchange.market(), statement, key)
+        })
+    }
+
+    fn has_signed(&self, by: ReplicaId, statement: &[u8], signature: &[u8]) -> bool {
+        let entry = self.roster.entries().get(&by.get());
+        entry.is_some_and(|entry| {
+            vouchers::has_signed(self.exchange.market(), statement, entry.account, signature)
+        })
+    }
+
+    fn count_vouchers(&self, offered: &OfferedState<'_>) -> Tally {
+        match split_state(offered.machine) {
+            Ok((roster, _)) => {
+                vouchers::tally_vouchers(self.exchange.market(), &self.roster, &roster, offered)
+            }
+            Err(_) => vouchers::NOBODY,
+        }
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        let mut both = self.exchange.digest().0.to_vec();
+        both.extend(encode_roster(&self.roster));
+        *ContentId::for_content(&both).as_bytes()
+    }
+
+    fn state_root(&mut self) -> Digest {
+        let roster = Digest::for_content(&encode_roster(&self.roster));
+        Digest(self.exchange.state_root(souk_market::Digest(roster.0)).0)
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(encode_roster(&self.roster));
+        bytes.extend(self.exchange.snapshot());
+        bytes
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
+        self.restore_state(bytes).map_err(|fault| RestoreError {
+            cause: Box::new(fault),
+        })
+    }
+}
+
+/// Splits a state's bytes into the roster and the bytes of the exchange.
+fn split_state(bytes: &[u8]) -> Result<(Roster, &[u8]), StateFault> {
+    let bytes = bytes.strip_prefix(MAGIC).ok_or(StateFault::Magic)?;
+    Ok(postcard::take_from_bytes(bytes)?)
+}
+
+/// Returns whether a receipt closed a lease.
+fn is_settlement(event: &Event) -> bool {
+    let Event::LeaseClosed { reason, .. } = event else {
+        return false;
+    };
+    *reason == CloseReason::Receipt
+}
+
+/// Encodes events into reused memory: nothing if there are none.
+fn encode_events(events: &[Event], bytes: &mut Vec<u8>) {
+    bytes.clear();
+    if !events.is_empty() {
+        let reused = std::mem::take(bytes);
+        *bytes = postcard::to_extend(events, reused).expect("plain data in memory always encodes");
+    }
+}
+
+fn encode_roster(roster: &Roster) -> Vec<u8> {
+    postcard::to_allocvec(roster).expect("plain data in memory always encodes")
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{
+        AccountKey, Batch, Command, Credits, MarketId, Name, Nonce, SigningKey, Upgrade,
+    };
+
+    use super::*;
+    use crate::market::roster::{Body, Order};
+
+    struct Nobody;
+
+    impl Watch for Nobody {
+        fn on_events(&mut self, _at: Position, _time: Millis, _events: &[Event]) {}
+    }
+
+    type Machine = ExchangeMachine<Nobody>;
+
+    fn batch(number: u64, signer: u8) -> Vec<u8> {
+        let amount = Credits(number);
+        let batch = Batch {
+            market: MarketId::default(),
+            account: AccountKey::from(&SigningKey::from_bytes(&[7; 32])),
+            nonce: Nonce(number),
+            expires: Millis(1),
+            commands: vec![Command::Stake { amount }],
+        };
+        batch.sign(&SigningKey::from_bytes(&[signer; 32])).encode()
+    }
+
+    #[test]
+    fn a_build_without_the_next_version_stops_before_it_and_one_with_it_goes_on() {
+        let key = SigningKey::from_bytes(&[5; 32]);
+        let operator = AccountKey::from(&key);
+        let mut genesis = Genesis::new("m".try_into().unwrap(), operator);
+        genesis.accounts = vec![(operator, Name::default(), Credits(0))];
+        genesis.rules.rules_notice = Millis(1_000);
+        let mut old = Machine::new(&genesis, Nobody);
+        let mut new = Machine::new(&genesis, Nobody).with_spoken_version(2);
+        let at = Millis(5_000);
+        let batch = Batch {
+            market: genesis.market_id(),
+            account: operator,
+            nonce: Nonce(1),
+            expires: Millis(60_000),
+            commands: vec![Command::Upgrade(Upgrade { to: 2, at })],
+        };
+        let batch = batch.sign(&key).verify().unwrap();
+        let due = Acceptance::UpgradeDue(Upgrade { to: 2, at });
+        let index = souk_consensus::LogIndex(7);
+        let place = Position { index, offset: 0 };
+        for machine in [&mut old, &mut new] {
+            let told = machine.apply_batch(place, LogTime(1_000), &batch);
+            assert_eq!(told, BatchResult::Applied(vec![Ok(due.clone())]));
+            assert!(machine.unsupported_reason(LogTime(4_999)).is_none());
+        }
+        let why = old.unsupported_reason(LogTime(5_000)).unwrap().to_string();
+        assert!(
+            why.ends_with("install a release of souk that speaks version 2"),
+            "{why}"
+        );
+        assert!(new.unsupported_reason(LogTime(5_000)).is_none());
+        new.tick(place, LogTime(5_000));
+        assert_eq!(new.exchange().rules_version(), (2, None));
+        // Nor does a build take over a state of rules that it does not carry out.
+        assert!(old.restore(&new.snapshot()).is_err());
+        assert_eq!(old.exchange().rules_version().0, 1);
+    }
+
+    #[test]
+    fn the_result_of_a_step_covers_the_events_that_its_answer_does_not_show() {
+        let key = SigningKey::from_bytes(&[5; 32]);
+        let operator = AccountKey::from(&key);
+        let mut genesis = Genesis::new("m".try_into().unwrap(), operator);
+        genesis.accounts = vec![(operator, Name::default(), Credits(0))];
+        let mut machine = Machine::new(&genesis, Nobody);
+        let index = souk_consensus::LogIndex(7);
+        let place = Position { index, offset: 0 };
+        let answer = machine.tick(place, LogTime(1_000));
+        assert!(answer.is_empty(), "a tick answers nothing");
+        let without = machine.events_digest();
+        let event = Event::Registered { account: operator };
+        encode_events(&[event], &mut machine.events);
+        assert_ne!(machine.events_digest(), without);
+        // The next step forgets them.
+        machine.tick(place, LogTime(1_001));
+        assert_eq!(machine.events_digest(), without);
+    }
+
+    fn order() -> Vec<u8> {
+        let key = SigningKey::from_bytes(&[9; 32]);
+        let body = Body {
+            market: MarketId::default(),
+            signer: AccountKey::from(&key),
+            number: 1,
+            expires: Millis(1),
+            order: Order::Remove { raft_id: 1 },
+        };
+        SignedOrder::sign(body, &key).encode()
+    }
+
+    #[test]
+    fn commands_verified_together_are_judged_as_each_alone_in_their_order() {
+        let cut_short = order()[..20].to_vec();
+        let commands = [
+            order(),
+            batch(1, 7),
+            b"neither".to_vec(),
+            batch(2, 8),
+            cut_short,
+            batch(3, 7),
+            order(),
+        ];
+        let commands: Vec<&[u8]> = commands.iter().map(|it| &**it).collect();
+        let alone: Vec<_> = commands
+            .iter()
+            .map(|it| Machine::verify_command(it))
+            .collect();
+        let holds: Vec<bool> = alone.iter().map(Result::is_ok).collect();
+        assert_eq!(holds, [true, true, false, false, false, true, true]);
+        let together = Machine::verify_each(&commands);
+        assert_eq!(format!("{together:?}"), format!("{alone:?}"));
+    }
+}

@@ -115,6 +115,9 @@ pub fn answer_request(exchange: &Exchange, request: Request) -> Answer {
             let later = exchange.requests_after(after).filter(wanted);
             Answer::MoneyRequests(later.take(MONEY_REQUESTS_MAX).cloned().collect())
         }
+        Request::AccountProof(key, root) => {
+            Answer::AccountProof(exchange.prove_account(key, root).map(Box::new))
+        }
         Request::Governance => Answer::Governance(Box::new(governance(exchange))),
         Request::Explain(key, bid) => Answer::Explanation(exchange.explain_bid(key, &bid)),
         _ => Answer::Unavailable("this is no question to the book".to_owned()),

@@ -1,0 +1,109 @@
+//! Proves what a certified state says about an account: takes the head that enough validators
+//! signed, and the account's path in the state's tree from any of them. Nothing of it is believed
+//! without proof.
+
+use souk_folder::key;
+use souk_market::{AccountKey, Digest, Genesis};
+use souk_network::protocols::market::{Answer, Request};
+pub use souk_proof::account_proof::{AccountFault, AccountProof, CertifiedAccount};
+
+use super::broker::Broker;
+use super::history::gather_heads;
+use super::settlement::answering_accounts;
+
+/// Why an account is not proven.
+#[derive(Debug, thiserror::Error)]
+pub enum ProveAccountError {
+    /// No validator answered.
+    #[error("no validator answers")]
+    Silent,
+    /// Too few validators signed one head.
+    #[error("no state is certified: {needed} validators must sign one, and too few did")]
+    Uncertified {
+        /// The validators that must sign.
+        needed: usize,
+    },
+    /// The certified head has no state.
+    #[error("the validators certify no states yet: they run a release of souk before that")]
+    Stateless,
+    /// No validator has the certified state any more.
+    #[error("none of the {asked} validators that answered proves the last certified state")]
+    Gone {
+        /// The validators that answered.
+        asked: usize,
+    },
+    /// What validators sent proves nothing.
+    #[error("validator {by} sent a proof that does not hold: {fault}")]
+    Unproven {
+        /// The raft id of the validator.
+        by: u64,
+        /// What is wrong with it.
+        #[source]
+        fault: AccountFault,
+    },
+}
+
+/// A proof and what it shows.
+#[derive(Debug)]
+pub struct ProvenAccount {
+    /// The proof, which can be checked offline.
+    pub proof: AccountProof,
+    /// What it shows.
+    pub account: CertifiedAccount,
+    /// How many validators there are.
+    pub members: usize,
+}
+
+/// Proves the balances of an account, or that the market has no such account, by the last state
+/// that enough of today's validators signed.
+///
+/// # Errors
+/// If no state is certified, or nobody proves it.
+pub async fn prove_account(
+    broker: &Broker,
+    genesis: &Genesis,
+    account: AccountKey,
+) -> Result<ProvenAccount, ProveAccountError> {
+    let history = gather_heads(broker, genesis, Vec::new()).await;
+    let validators = answering_accounts(&history);
+    if validators.is_empty() {
+        return Err(ProveAccountError::Silent);
+    }
+    let check = &history.check;
+    let certified = check.find_certified();
+    let certified = certified.ok_or(ProveAccountError::Uncertified {
+        needed: check.needed,
+    })?;
+    let root = certified.head().state.ok_or(ProveAccountError::Stateless)?;
+    let (mut asked, mut unproven) = (0, None);
+    for (by, validator) in validators {
+        let Ok(peer) = key::peer_of(&validator.0) else {
+            continue;
+        };
+        let request = Request::AccountProof(account, Digest(root.0));
+        let Ok(Answer::AccountProof(path)) = broker.ask_one(peer, &request).await else {
+            continue;
+        };
+        asked += 1;
+        let Some(path) = path else { continue };
+        let proof = AccountProof::new(*path, certified.note.clone());
+        let verified = match proof.account() == account {
+            true => proof.verify(genesis.market_id(), &check.members),
+            false => Err(AccountFault::Account(proof.account())),
+        };
+        match verified {
+            Ok(account) => {
+                return Ok(ProvenAccount {
+                    proof,
+                    account,
+                    members: check.members.len(),
+                });
+            }
+            Err(fault) => unproven = Some((by, fault)),
+        }
+    }
+    Err(match unproven {
+        Some((by, fault)) => ProveAccountError::Unproven { by, fault },
+        None => ProveAccountError::Gone { asked },
+    })
+}
