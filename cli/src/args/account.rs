@@ -40,7 +40,7 @@ pub enum Account {
         #[arg(short = 'o', long = "out", value_name = "FILE")]
         proof_output: Option<PathBuf>,
     },
-    /// Check such a proof offline, with the market's genesis alone.
+    /// Check a saved proof of balances offline, with the market's genesis alone.
     Verify {
         /// The proof that `souk account prove -o` wrote.
         file: PathBuf,
