@@ -270,6 +270,7 @@ impl JobCore {
             number,
             sequence,
             inputs,
+            keep,
         } = request;
         if self.no_more || self.ending.is_some() {
             return;
@@ -289,6 +290,7 @@ impl JobCore {
             values: known.values,
             answered_by: known.answer.map(|answer| answer.attempt),
             inputs,
+            keep,
             is_given: false,
         };
         self.requests.insert(number, asked);

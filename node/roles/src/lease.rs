@@ -1,4 +1,4 @@
-//! The protocol of one lease: the messages of `/souk/lease/11`.
+//! The protocol of one lease: the messages of `/souk/lease/12`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it open for the length of the
 //! work: an [`Opening`], then [`BuyerMessage`]s one way and [`ProviderMessage`]s the other. A lease
@@ -181,6 +181,15 @@ pub struct Request {
     /// The inputs that the buyer holds, by name. All but the first request of a sequence in a lease
     /// may omit the inputs that are fed.
     pub inputs: Vec<(String, ContentId)>,
+    /// Whether the buyer wants the outputs that feed the next request of the sequence. If not, the
+    /// provider holds them until that request is over, and the buyer does not fetch them.
+    #[serde(default = "wants_feedback")]
+    pub keep: bool,
+}
+
+/// The journals of earlier versions state nothing: the buyer then wanted all outputs.
+fn wants_feedback() -> bool {
+    true
 }
 
 /// An offer of a tensor to the lease that waits for it.
@@ -396,6 +405,14 @@ impl Start {
         }
     }
 
+    /// Returns whether an output of this lease feeds the next request of a sequence.
+    #[must_use]
+    pub fn is_feedback(&self, output: &str) -> bool {
+        let inputs = self.parts.iter().flat_map(|part| &part.inputs);
+        let mut fed = inputs.filter_map(|input| input.fed.as_ref());
+        fed.any(|fed| fed.maker.is_none() && fed.name == output)
+    }
+
     /// Returns whether the work is a tab: requests for texts, one after the other.
     #[must_use]
     pub fn is_tab(&self) -> bool {
@@ -490,7 +507,7 @@ impl Start {
 }
 
 impl Request {
-    /// Creates a request outside any session.
+    /// Creates a request outside any session, of which the buyer wants all outputs.
     #[must_use]
     pub fn new(number: u32, inputs: Vec<(String, ContentId)>) -> Request {
         let sequence = 0;
@@ -498,6 +515,7 @@ impl Request {
             number,
             sequence,
             inputs,
+            keep: true,
         }
     }
 }
@@ -581,6 +599,7 @@ mod tests {
                 number: 0,
                 sequence: 0,
                 inputs: given.collect(),
+                keep: true,
             },
             last: true,
         }

@@ -38,12 +38,18 @@ pub struct RequestInputs {
     pub sequence: u32,
     /// The inputs by name.
     pub tensors: BTreeMap<String, Tensor>,
+    /// Whether you want the outputs that feed the next request too; answers without them are
+    /// smaller.
+    pub keep: bool,
 }
 
 impl From<BTreeMap<String, Tensor>> for RequestInputs {
     fn from(tensors: BTreeMap<String, Tensor>) -> Self {
-        let sequence = 0;
-        Self { sequence, tensors }
+        Self {
+            sequence: 0,
+            tensors,
+            keep: true,
+        }
     }
 }
 

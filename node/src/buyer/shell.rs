@@ -308,6 +308,7 @@ impl Shell {
                     number,
                     sequence: asked.sequence,
                     inputs,
+                    keep: asked.keep,
                 };
                 let size = self.planner.request_scale(&asked.tensors);
                 Event::NewRequest { request, size }

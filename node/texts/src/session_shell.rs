@@ -505,7 +505,11 @@ impl SessionShell {
         if let Some(give) = open.and_then(|open| open.give.as_ref()) {
             let tensors = step_inputs(step);
             // The channel has room for the window, beyond which the core sends nothing.
-            let _ = give.try_send(RequestInputs { sequence, tensors });
+            let _ = give.try_send(RequestInputs {
+                sequence,
+                tensors,
+                keep: true,
+            });
         }
     }
 }

@@ -429,6 +429,7 @@ impl JobCore {
             number,
             sequence,
             inputs: asked,
+            keep: self.keeps_feedback(number),
         };
         let sequences = self.spec.sequences;
         let attempt = self.attempt_mut(n);

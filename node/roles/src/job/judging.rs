@@ -421,6 +421,7 @@ impl JobCore {
             return;
         };
         let values = self.requests[&left.number].values.clone();
+        let keep = self.keeps_feedback(left.number);
         let attempt = self.attempt_mut(n);
         let request = left.made_as;
         let done = |part: u32| attempt.output_holder(request, part).is_some();
@@ -434,7 +435,9 @@ impl JobCore {
                 let is_here =
                     values.contains_key(&output.name) || attempt.right.contains_key(&output.name);
                 let value = attempt.value(place, request, number, &output.name);
-                if let (true, false, Some(id)) = (output.is_wanted || is_read, is_here, value) {
+                let is_feedback = attempt.plan.is_feedback(number, &output.name);
+                let is_wanted = output.is_wanted && (keep || !is_feedback);
+                if let (true, false, Some(id)) = (is_wanted || is_read, is_here, value) {
                     let name = output.name.clone();
                     let holders = comparing::value_holders(attempt, place, request, &name, id);
                     wanted.push((Leg { attempt: n, place }, name, id, holders));

@@ -273,6 +273,13 @@ impl Plan {
         })
     }
 
+    /// Returns whether an output of a part feeds the next request of a sequence.
+    #[must_use]
+    pub fn is_feedback(&self, part: u32, output: &str) -> bool {
+        let mut fed = self.feedback_inputs();
+        fed.any(|(_, fed)| fed.part == part && fed.name == output)
+    }
+
     fn check_legs(&self) -> Result<(), PlanFault> {
         let firsts = self.first_leg_count();
         let mut providers = BTreeSet::new();

@@ -128,11 +128,15 @@ impl JobCore {
         n: u32,
         request: u32,
     ) -> Vec<(String, souk_memory::ContentId, Leg)> {
+        let keep = self.keeps_feedback(request);
         let attempt = self.attempt_mut(n);
         let parts = (0..).zip(&attempt.plan.parts);
         let mut answer = Vec::new();
         for (number, part) in parts {
             for output in part.outputs.iter().filter(|output| output.is_wanted) {
+                if !keep && attempt.plan.is_feedback(number, &output.name) {
+                    continue;
+                }
                 let id = attempt.value(part.leg, request, number, &output.name);
                 let id = id.expect("the request is made by all");
                 let leg = Leg {
@@ -242,6 +246,11 @@ impl JobCore {
             .map_or(0, |asked| asked.sequence)
     }
 
+    /// Returns whether the caller wants the outputs of a request that feed the next one.
+    pub(super) fn keeps_feedback(&self, request: u32) -> bool {
+        self.requests.get(&request).is_none_or(|asked| asked.keep)
+    }
+
     /// Passes the answers that are here to the caller.
     fn give_answers(&mut self, n: u32) {
         loop {
@@ -269,7 +278,7 @@ impl JobCore {
     fn give_on(&mut self, attempt: Option<u32>, request: u32, by: u32, outputs: Tensors) {
         let names: std::collections::BTreeSet<&String> = outputs.iter().map(|(n, _)| n).collect();
         assert!(
-            self.spec.outputs.iter().all(|it| names.contains(it)),
+            !self.keeps_feedback(request) || self.spec.outputs.iter().all(|it| names.contains(it)),
             "an answer is whole"
         );
         let asked = self.requests.get_mut(&request).expect("it is not answered");

@@ -262,6 +262,7 @@ impl JobCore {
                 number: *number,
                 sequence: asked.sequence,
                 inputs: asked.readable_values(),
+                keep: asked.keep,
             });
         }
         for request in &unsent {
@@ -311,6 +312,7 @@ impl JobCore {
                 number,
                 sequence: asked.sequence,
                 inputs: asked.readable_values(),
+                keep: asked.keep,
             };
             let request = start::for_place(&attempt.plan, leg.place, &request);
             messages.push(BuyerMessage::Next(request));

@@ -151,5 +151,6 @@ pub(super) fn for_place(plan: &Plan, place: u32, request: &Request) -> Request {
         number: request.number,
         sequence: request.sequence,
         inputs: given.cloned().collect(),
+        keep: request.keep,
     }
 }

@@ -573,6 +573,8 @@ pub(super) struct OpenRequest {
     /// Its size as a multiple of the planned size.
     pub size: u32,
     pub inputs: Tensors,
+    /// Whether the caller wants the outputs that feed the next request.
+    pub keep: bool,
     pub id: ContentId,
     /// The values that are here and kept.
     pub values: BTreeMap<String, ContentId>,

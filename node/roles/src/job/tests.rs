@@ -807,6 +807,15 @@ fn requests_of_a_session_leave_out_what_is_fed_and_are_answered_in_the_order_of_
 }
 
 #[test]
+fn what_feeds_the_next_request_comes_to_the_caller_only_where_it_is_kept() {
+    for (legs, parts) in [(1, 1), (2, 3)] {
+        let mut world = session(&[Style::Honest; 4], 24, 1);
+        (world.legs, world.parts, world.keeps_each) = (legs, parts, 8);
+        assert_done(&mut world, 24);
+    }
+}
+
+#[test]
 fn a_session_that_nobody_harms_ends_done_also_step_by_step() {
     for (legs, parts) in [(1, 1), (2, 3)] {
         let mut world = World::session_step_by_step(vec![Style::Honest; 3], 12);

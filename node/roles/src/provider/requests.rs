@@ -44,6 +44,8 @@ pub(super) struct Requests {
 pub(super) struct OpenRequest {
     /// The sequence that it is a step of.
     pub(super) sequence: u32,
+    /// Whether the buyer wants the outputs that feed the next request.
+    pub(super) keep: bool,
     /// The buyer's inputs, by name.
     pub(super) given: BTreeMap<String, ContentId>,
     /// The values that are here, by name: fetched inputs and outputs.
@@ -105,6 +107,7 @@ impl Requests {
         let given = request.inputs.iter().cloned().collect();
         let open = OpenRequest {
             sequence: request.sequence,
+            keep: request.keep,
             given,
             ..OpenRequest::default()
         };

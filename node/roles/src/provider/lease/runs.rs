@@ -212,6 +212,12 @@ impl LeaseCore {
         assert!(!open.at_work && open.part == index, "part by part");
         (open.at_work, open.has_begun) = (true, true);
         let inputs = open.part_inputs(part);
+        let mut work = Box::new(part.clone());
+        if !open.keep {
+            let outputs = work.outputs.iter_mut();
+            let unkept = outputs.filter(|output| self.start.is_feedback(&output.name));
+            unkept.for_each(|output| output.is_wanted = false);
+        }
         let message = ProviderMessage::Running {
             request: number,
             part: index,
@@ -221,7 +227,7 @@ impl LeaseCore {
             request: number,
             sequence: open.sequence,
             part: index,
-            work: Box::new(part.clone()),
+            work,
             inputs,
             bytes_max: self.may_make(shared),
             price: self.lease.price,

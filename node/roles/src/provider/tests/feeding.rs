@@ -37,6 +37,7 @@ fn next(world: &mut World, stream: StreamId, number: u32, sequence: u32) {
             number,
             sequence,
             inputs,
+            keep: true,
         }),
     );
 }
@@ -119,6 +120,38 @@ fn a_lease_feeds_itself_and_holds_what_it_made_until_that_was_used() {
         assert_eq!(pinned(&world, "y of 1"), 1, "another may follow");
         ends_well(&mut world, stream);
     }
+}
+
+#[test]
+fn an_output_that_the_buyer_does_not_keep_feeds_the_next_request_and_is_not_sent() {
+    let mut world = World::selling();
+    let (_, stream) = fed_here(&mut world);
+    let unkept = Request {
+        keep: false,
+        inputs: Vec::new(),
+        ..request(1)
+    };
+    world.say(stream, BuyerMessage::Next(unkept));
+    next(&mut world, stream, 2, 0);
+    run(&mut world, 0);
+    let wants = |world: &World, number: u32| {
+        world
+            .pending
+            .iter()
+            .find_map(|effect| match &effect.action {
+                Action::Run { request, work, .. } if *request == number => {
+                    Some(work.outputs.iter().any(|output| output.is_wanted))
+                }
+                _ => None,
+            })
+    };
+    assert_eq!(wants(&world, 1), Some(false));
+    run(&mut world, 1);
+    assert_eq!(wants(&world, 2), Some(true));
+    assert_eq!(read(&world, 2), Some(id("y of 1")));
+    run(&mut world, 2);
+    assert_eq!(pinned(&world, "y of 1"), 0, "it was used");
+    ends_well(&mut world, stream);
 }
 
 #[test]
