@@ -44,4 +44,5 @@ pub mod market;
 pub mod provider;
 pub mod session;
 pub mod tokens;
+pub mod train;
 pub mod validator;

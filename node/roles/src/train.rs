@@ -1,0 +1,350 @@
+//! Decides about one run of training: which lease comes next, at which steps the states return,
+//! which steps count, and which provider is to blame when they do not come.
+//!
+//! A run is a chain of steps, each of which reads the states that the one before it made. A lease
+//! does some of them, one after the other, and only some answers bring the states (*kept* steps).
+//! Steps after the last kept one are lost with their lease, and the next lease repeats them. So a
+//! step counts once the states after it, or after a later step of its lease, are on the disk, and
+//! the journal names its loss beside them ([`facts`]). A later life goes on from there.
+//!
+//! ```text
+//! Quoting ─Quoted─> Recording ─Recorded─> Running ─LeaseEnded─> Quoting, or Ending ─> Over
+//! ```
+//! What a provider alone claims does not end a run: a loss that is no number, or states that the run
+//! had before, must come from a second provider too. Wrong states that look right are not found.
+
+mod action;
+mod event;
+mod facts;
+mod running;
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+use souk_market::{AccountKey, Credits};
+
+pub use action::{Action, LeaseWish, Step};
+pub use event::{Event, LeaseEnd, LeaseEndReason, StepAnswer};
+pub use facts::{
+    Blame, Checkpoint, End, Fact, FactError, LossBits, Past, States, next_link, states_root,
+};
+use running::LeaseRun;
+
+/// How many leases of one provider may end early before the run avoids it.
+const LOST_LEASES_MAX: u32 = 2;
+
+/// A provider is slow if its lease ends before one of so many of its steps is done.
+const SLOW_SHARE: u64 = 4;
+
+/// How many leases in a row may bring no states.
+const FRUITLESS_LEASES_MAX: u32 = 3;
+
+/// How a run goes on, which has no effect on its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RunSpec {
+    /// The states return after so many steps.
+    pub keep_steps: u64,
+    /// The most steps of one lease.
+    pub lease_steps_max: u64,
+    /// The most that all leases may cost together, those of earlier lives included.
+    pub budget: Option<Credits>,
+}
+
+/// The core of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct TrainCore {
+    spec: RunSpec,
+    past: Past,
+    phase: Phase,
+    doubt: Option<Doubt>,
+    /// Whether two providers found that the states do not change any more.
+    is_still: bool,
+    /// How many leases in a row brought no states.
+    fruitless: u32,
+    /// The records without an answer: the states that each of them replaces.
+    unrecorded: VecDeque<States>,
+    is_journal_lost: bool,
+    /// How often the caller asked to stop.
+    stops: u32,
+    #[serde(skip)]
+    actions: Vec<Action>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+enum Phase {
+    /// The next lease is looked for.
+    Quoting,
+    /// The journal notes the lease before it is bought.
+    Recording(AccountKey),
+    /// The lease is bought or at work.
+    Running(LeaseRun),
+    /// The journal notes the end.
+    Ending(End),
+    /// Nothing follows.
+    Over,
+}
+
+/// What one provider claims and no second one has confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Doubt {
+    position: u64,
+    provider: AccountKey,
+    claim: Claim,
+}
+
+/// What makes an answer doubtful.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+enum Claim {
+    /// A number that is infinite or no number.
+    NotFinite(LossBits),
+    /// States that the run had before.
+    OldStates,
+}
+
+impl Claim {
+    /// Returns whether two providers claim the same; the bits of a NaN can differ.
+    fn is_like(self, other: Claim) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+}
+
+impl TrainCore {
+    /// Begins a run with its first fact, a [`Fact::Began`].
+    ///
+    /// # Panics
+    /// If it is another fact.
+    #[must_use]
+    pub fn begin(spec: RunSpec, began: Fact) -> (TrainCore, Vec<Action>) {
+        let past = Past::from_facts([began.clone()]).expect("the first fact of a run is its begin");
+        let mut core = TrainCore::new(spec, past);
+        let states = core.past.kept.states.clone();
+        core.actions.push(Action::KeepStates(states));
+        core.unrecorded.push_back(Vec::new());
+        core.actions.push(Action::Record(began));
+        core.go_on();
+        let actions = core.take_actions();
+        (core, actions)
+    }
+
+    /// Goes on with a run of an earlier life, whose last lease is over.
+    ///
+    /// # Panics
+    /// If a lease is open: the caller must add what it cost before.
+    #[must_use]
+    pub fn resume(spec: RunSpec, mut past: Past) -> (TrainCore, Vec<Action>) {
+        assert!(past.open_lease.is_none(), "the last lease is settled first");
+        // Who failed then may serve now; who lied may not.
+        past.lost.clear();
+        let mut core = TrainCore::new(spec, past);
+        core.go_on();
+        let actions = core.take_actions();
+        (core, actions)
+    }
+
+    fn new(spec: RunSpec, past: Past) -> TrainCore {
+        assert!(spec.keep_steps > 0 && spec.lease_steps_max > 0);
+        TrainCore {
+            spec,
+            past,
+            phase: Phase::Quoting,
+            doubt: None,
+            is_still: false,
+            fruitless: 0,
+            unrecorded: VecDeque::new(),
+            is_journal_lost: false,
+            stops: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// Handles what happened. The actions must be carried out in their order.
+    pub fn apply(&mut self, event: Event) -> Vec<Action> {
+        match event {
+            Event::Quoted { job, provider } => {
+                if matches!(self.phase, Phase::Quoting) {
+                    self.phase = Phase::Recording(provider);
+                    self.record_fact(Fact::Leasing { job, provider });
+                }
+            }
+            Event::NotQuoted => self.on_not_quoted(),
+            Event::Recorded => self.on_recorded(),
+            Event::NotRecorded => self.on_not_recorded(),
+            Event::Stop => self.on_stop(),
+            Event::Escrowed(escrow) => {
+                if let Phase::Running(lease) = &mut self.phase {
+                    lease.escrow = Credits(lease.escrow.0.saturating_add(escrow.0));
+                }
+            }
+            Event::StepWanted => self.on_step_wanted(),
+            Event::Answered(answer) => self.on_answered(answer),
+            Event::LeaseEnded(ended) => self.on_lease_ended(ended),
+        }
+        self.take_actions()
+    }
+
+    /// Returns what the facts of the run add up to, those on their way to the disk included.
+    #[must_use]
+    pub fn past(&self) -> &Past {
+        &self.past
+    }
+
+    fn take_actions(&mut self) -> Vec<Action> {
+        self.assert_invariants();
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Records a fact that follows from those before it.
+    fn record_fact(&mut self, fact: Fact) {
+        if self.is_journal_lost {
+            return;
+        }
+        let before = match fact {
+            Fact::Kept { .. } => self.past.kept.states.clone(),
+            _ => Vec::new(),
+        };
+        let applied = self.past.apply(fact.clone());
+        applied.expect("the core makes only facts that follow from those before");
+        self.unrecorded.push_back(before);
+        self.actions.push(Action::Record(fact));
+    }
+
+    fn on_recorded(&mut self) {
+        let before = self.unrecorded.pop_front();
+        let mut before = before.expect("each record has one answer");
+        let kept = &self.past.kept.states;
+        before.retain(|(_, id)| !kept.iter().any(|(_, kept)| kept == id));
+        if !before.is_empty() {
+            self.actions.push(Action::ForgetStates(before));
+        }
+        if !self.unrecorded.is_empty() {
+            return;
+        }
+        match self.phase {
+            Phase::Recording(provider) => {
+                self.phase = Phase::Running(LeaseRun::new(provider, &self.next_wish()));
+                self.actions.push(Action::BeginLease);
+            }
+            Phase::Ending(end) => {
+                self.phase = Phase::Over;
+                self.actions.push(Action::End(end));
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the run: what is not on the disk did not happen.
+    fn on_not_recorded(&mut self) {
+        self.is_journal_lost = true;
+        match &mut self.phase {
+            Phase::Running(lease) => {
+                lease.ends_run(End::Journal);
+                self.actions.push(Action::CancelLease);
+            }
+            Phase::Over => {}
+            _ => {
+                self.phase = Phase::Over;
+                self.actions.push(Action::End(End::Journal));
+            }
+        }
+    }
+
+    fn on_stop(&mut self) {
+        self.stops = self.stops.saturating_add(1);
+        match &self.phase {
+            Phase::Quoting => self.end_run(End::Stopped),
+            Phase::Recording(_) => {
+                // Nothing was bought under the id that the journal notes.
+                self.record_fact(Fact::LeaseOver {
+                    cost: Credits::ZERO,
+                    receipts: Vec::new(),
+                    blame: Blame::Nothing,
+                });
+                self.end_run(End::Stopped);
+            }
+            Phase::Running(_) if self.stops > 1 => self.actions.push(Action::CancelLease),
+            Phase::Running(_) | Phase::Ending(_) | Phase::Over => {}
+        }
+    }
+
+    fn on_not_quoted(&mut self) {
+        if !matches!(self.phase, Phase::Quoting) {
+            return;
+        }
+        let end = match self.doubt {
+            // Nobody else can be asked.
+            Some(Doubt {
+                position,
+                claim: Claim::NotFinite(loss),
+                ..
+            }) => End::NotFinite {
+                step: position,
+                loss,
+            },
+            _ => End::NoLease,
+        };
+        self.end_run(end);
+    }
+
+    /// Looks for the next lease, if there is more to do.
+    fn go_on(&mut self) {
+        if self.past.is_done() {
+            return self.end_run(End::Done);
+        }
+        self.phase = Phase::Quoting;
+        let wish = self.next_wish();
+        self.actions.push(Action::Quote(wish));
+    }
+
+    fn end_run(&mut self, end: End) {
+        self.phase = Phase::Ending(end);
+        self.record_fact(Fact::Over { how: end });
+        if self.is_journal_lost {
+            self.phase = Phase::Over;
+            self.actions.push(Action::End(End::Journal));
+        }
+    }
+
+    /// Returns the next lease: from the last kept states.
+    fn next_wish(&self) -> LeaseWish {
+        let from = self.past.kept.clone();
+        let left = self.past.steps - from.position;
+        let steps = left.min(self.spec.lease_steps_max);
+        let budget = self.spec.budget;
+        let lost = self.past.lost.iter();
+        let lost = lost.filter(|(_, count)| **count >= LOST_LEASES_MAX);
+        let banned = self.past.banned.iter().chain(lost.map(|(it, _)| it));
+        let mut excluded: Vec<AccountKey> = banned.copied().collect();
+        excluded.extend(self.doubt.map(|doubt| doubt.provider));
+        excluded.sort_unstable();
+        excluded.dedup();
+        let position = from.position;
+        LeaseWish {
+            first: self.step_at(position, position + steps),
+            from,
+            steps,
+            budget: budget.map(|budget| Credits(budget.0.saturating_sub(self.past.spent.0))),
+            excluded,
+        }
+    }
+
+    /// Returns a step of a lease that ends at `end`. After leases that brought nothing, states
+    /// return more often.
+    fn step_at(&self, position: u64, end: u64) -> Step {
+        let every = (self.spec.keep_steps >> self.fruitless).max(1);
+        let done = position + 1;
+        let keep = done.is_multiple_of(every) || done == end;
+        Step { position, keep }
+    }
+
+    fn assert_invariants(&self) {
+        let past = &self.past;
+        assert_eq!(past.losses.len() as u64, past.kept.position);
+        assert!(past.kept.position <= past.steps, "no step is done twice");
+        if let Phase::Running(lease) = &self.phase {
+            lease.assert_invariants(past);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! The effects that the core of a run requests, in the order in which its shell must carry them
+//! out.
+
+use souk_market::{AccountKey, Credits};
+
+use super::facts::{Checkpoint, End, Fact, LossBits, States};
+
+/// An effect that the core of a run requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Look for the next lease. Answer: [`super::Event::Quoted`] or [`super::Event::NotQuoted`].
+    Quote(LeaseWish),
+    /// Buy the quoted lease, and send the states and the first step. The lease's steps are wanted
+    /// by [`super::Event::StepWanted`], its answers are [`super::Event::Answered`], and
+    /// [`super::Event::LeaseEnded`] is its last event.
+    BeginLease,
+    /// Send one more step.
+    SendStep(Step),
+    /// Send no more steps, and end the lease when those under way are answered. No answer.
+    SendNoMore,
+    /// End the lease at once. No answer but its end.
+    CancelLease,
+    /// Write states to the disk; the next record names them. No answer.
+    KeepStates(States),
+    /// Write a fact to the journal. Answer: [`super::Event::Recorded`] once it and all before it
+    /// are on the disk, or [`super::Event::NotRecorded`].
+    Record(Fact),
+    /// States that no later life needs. No answer.
+    ForgetStates(States),
+    /// Show a step to people. If its lease ends before the next kept states, it is shown again. No
+    /// answer.
+    ShowStep {
+        /// The number of steps done, this one included.
+        done: u64,
+        /// Its loss.
+        loss: LossBits,
+    },
+    /// The run is over, and no action follows.
+    End(End),
+}
+
+/// The next lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseWish {
+    /// Where it begins.
+    pub from: Checkpoint,
+    /// The first step.
+    pub first: Step,
+    /// The number of steps.
+    pub steps: u64,
+    /// The most that it may cost; none for no limit.
+    pub budget: Option<Credits>,
+    /// The providers from which not to buy.
+    pub excluded: Vec<AccountKey>,
+}
+
+/// A step to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its position, from 0.
+    pub position: u64,
+    /// Whether its answer must bring the states.
+    pub keep: bool,
+}

@@ -1,0 +1,76 @@
+//! What happens to a run.
+
+use souk_market::{AccountKey, Credits, JobId, Receipt};
+
+use super::facts::{LossBits, States};
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A lease could be bought from this provider, under this id.
+    Quoted {
+        /// The id of the lease's job.
+        job: JobId,
+        /// The provider that the plan names.
+        provider: AccountKey,
+    },
+    /// No lease can be bought.
+    NotQuoted,
+    /// The market holds credits for the present lease.
+    Escrowed(Credits),
+    /// The present lease can take one more step.
+    StepWanted,
+    /// The answer to the next step of the present lease, in the order of steps.
+    Answered(StepAnswer),
+    /// The present lease is over.
+    LeaseEnded(LeaseEnd),
+    /// The oldest record without an answer is on the disk.
+    Recorded,
+    /// The journal could not be written.
+    NotRecorded,
+    /// The caller stops the run: the first time after the steps under way, then at once.
+    Stop,
+}
+
+/// The answer to a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepAnswer {
+    /// A finite loss. The states are there if the step had to bring them, and finite.
+    Done {
+        /// The loss of the batch before the step.
+        loss: LossBits,
+        /// The states after it.
+        states: Option<States>,
+    },
+    /// The loss, or a number of the states, is infinite or no number.
+    NotFinite {
+        /// The loss.
+        loss: LossBits,
+    },
+    /// It is no step: an output is missing, or has another type or shape.
+    Malformed,
+}
+
+/// How a lease ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseEnd {
+    /// What it cost or can still cost; none if no market answers, so that its escrow counts.
+    pub cost: Option<Credits>,
+    /// Its receipts.
+    pub receipts: Vec<Receipt>,
+    /// The reason.
+    pub why: LeaseEndReason,
+}
+
+/// Why a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEndReason {
+    /// All steps sent are answered.
+    Done,
+    /// The time of the lease was over.
+    TimeOver,
+    /// The provider failed, or was lost.
+    Fault,
+    /// The buyer ended it.
+    Cancelled,
+}

@@ -1,0 +1,312 @@
+//! The facts of a run: the lines of its journal, and what they add up to.
+//!
+//! A step counts once a [`Fact::Kept`] names its loss, beside the states after it. Each of these
+//! facts names the position from which it goes on, so the journal has each step once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use souk_market::{AccountKey, Credits, JobId, Millis, Receipt};
+use souk_memory::ContentId;
+
+use super::LOST_LEASES_MAX;
+
+/// The values that a step leaves to the next one: the names of inputs, and contents.
+pub type States = Vec<(String, ContentId)>;
+
+/// The bits of a loss, a number in 32 bits. A core computes with no such number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossBits(pub u32);
+
+/// A position in a run, and the states there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The number of steps done.
+    pub position: u64,
+    /// The states after these steps.
+    pub states: States,
+}
+
+/// How a lease ended, as far as its provider is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blame {
+    /// The provider is not to blame.
+    Nothing,
+    /// It did not serve the lease to its end: some leases may end so.
+    Lost,
+    /// It did not do one step: this life of the run buys no more from it.
+    NoStep,
+    /// It gave an answer that is no step: no life of the run buys from it again.
+    Banned,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// All steps are done.
+    Done,
+    /// The caller stopped it.
+    Stopped,
+    /// A step made an infinite number or no number.
+    NotFinite {
+        /// The position of the step, from 0.
+        step: u64,
+        /// Its loss.
+        loss: LossBits,
+    },
+    /// No lease could be bought.
+    NoLease,
+    /// Several leases in a row brought no states.
+    Lost,
+    /// The journal could not be written.
+    Journal,
+}
+
+/// One fact in the journal of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum Fact {
+    /// The run begins.
+    Began {
+        /// The hash of all that determines the result: the graph of a step, the data, the order.
+        subject: ContentId,
+        /// The number of steps.
+        steps: u64,
+        /// The states before the first step.
+        states: States,
+        /// The caller's command, which the run does not interpret.
+        command: String,
+        /// The time of the record.
+        at: Millis,
+    },
+    /// A lease will be bought under this id.
+    Leasing {
+        /// The id of the lease's job.
+        job: JobId,
+        /// Its provider, unless the market sells another one's device.
+        provider: AccountKey,
+    },
+    /// Steps are done, and the states after them are on the disk.
+    Kept {
+        /// The position from which they went on.
+        from: u64,
+        /// The loss of each of them.
+        losses: Vec<LossBits>,
+        /// The states after the last of them.
+        states: States,
+        /// The head of the chain after them.
+        link: ContentId,
+    },
+    /// A lease is over.
+    LeaseOver {
+        /// What it cost, or can still cost.
+        cost: Credits,
+        /// Its receipts.
+        receipts: Vec<Receipt>,
+        /// Whether its provider is to blame.
+        blame: Blame,
+    },
+    /// A provider is no longer bought from, after another one did its steps otherwise.
+    Banned {
+        /// The provider.
+        provider: AccountKey,
+    },
+    /// The run is over. A later life can go on with it, unless all steps are done.
+    Over {
+        /// How it ended.
+        how: End,
+    },
+}
+
+/// What the facts of a run add up to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Past {
+    /// The hash of all that determines the result.
+    pub subject: ContentId,
+    /// The number of steps.
+    pub steps: u64,
+    /// The caller's command.
+    pub command: String,
+    /// When the run began.
+    pub at: Millis,
+    /// The last kept states.
+    pub kept: Checkpoint,
+    /// The loss of each step that counts.
+    pub losses: Vec<LossBits>,
+    /// The head of the chain of steps.
+    pub link: ContentId,
+    /// What the leases cost, or can still cost.
+    pub spent: Credits,
+    /// The receipts of all leases.
+    pub receipts: Vec<Receipt>,
+    /// The lease that is not over, and its provider.
+    pub open_lease: Option<(JobId, AccountKey)>,
+    /// How many leases of this life ended early, by provider.
+    pub lost: BTreeMap<AccountKey, u32>,
+    /// The providers from which the run buys no more.
+    pub banned: BTreeSet<AccountKey>,
+    /// The hash of each states that the run kept.
+    pub seen: BTreeSet<ContentId>,
+    /// How it ended, unless a later life went on.
+    pub how: Option<End>,
+}
+
+/// A fact that does not follow from those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FactError {
+    /// The journal does not begin with a run.
+    #[error("the journal begins with no run")]
+    NoBegin,
+    /// Steps do not go on where those before them ended.
+    #[error("the journal goes on from step {found}, and the steps before end at {expected}")]
+    Position {
+        /// The position that the fact states.
+        found: u64,
+        /// The position of the last kept states.
+        expected: u64,
+    },
+    /// The chain does not hold.
+    #[error("the chain of the steps is broken at step {position}")]
+    Link {
+        /// The position after the steps.
+        position: u64,
+    },
+}
+
+impl Past {
+    /// Returns a run that begins.
+    #[must_use]
+    pub fn begin(subject: ContentId, steps: u64, states: States) -> Past {
+        Past {
+            subject,
+            steps,
+            command: String::new(),
+            at: Millis(0),
+            link: subject,
+            seen: BTreeSet::from([states_root(&states)]),
+            kept: Checkpoint {
+                position: 0,
+                states,
+            },
+            losses: Vec::new(),
+            spent: Credits::ZERO,
+            receipts: Vec::new(),
+            open_lease: None,
+            lost: BTreeMap::new(),
+            banned: BTreeSet::new(),
+            how: None,
+        }
+    }
+
+    /// Adds up the facts of a journal.
+    ///
+    /// # Errors
+    /// [`FactError`] if one does not follow from those before it.
+    pub fn from_facts(facts: impl IntoIterator<Item = Fact>) -> Result<Past, FactError> {
+        let mut facts = facts.into_iter();
+        let Some(Fact::Began {
+            subject,
+            steps,
+            states,
+            command,
+            at,
+        }) = facts.next()
+        else {
+            return Err(FactError::NoBegin);
+        };
+        let mut past = Past {
+            command,
+            at,
+            ..Past::begin(subject, steps, states)
+        };
+        facts.try_for_each(|fact| past.apply(fact))?;
+        Ok(past)
+    }
+
+    /// Adds one fact.
+    ///
+    /// # Errors
+    /// [`FactError`] if it does not follow from those before it.
+    pub fn apply(&mut self, fact: Fact) -> Result<(), FactError> {
+        self.how = None;
+        match fact {
+            Fact::Began { .. } => return Err(FactError::NoBegin),
+            Fact::Leasing { job, provider } => self.open_lease = Some((job, provider)),
+            Fact::Kept {
+                from,
+                losses,
+                states,
+                link,
+            } => {
+                let expected = self.kept.position;
+                let position = from.saturating_add(losses.len() as u64);
+                if from != expected || losses.is_empty() || position > self.steps {
+                    let found = from;
+                    return Err(FactError::Position { found, expected });
+                }
+                if link != next_link(self.link, from, &losses, &states) {
+                    return Err(FactError::Link { position });
+                }
+                self.link = link;
+                self.losses.extend(losses);
+                self.seen.insert(states_root(&states));
+                self.kept = Checkpoint { position, states };
+            }
+            Fact::LeaseOver {
+                cost,
+                receipts,
+                blame,
+            } => {
+                self.spent = Credits(self.spent.0.saturating_add(cost.0));
+                self.receipts.extend(receipts);
+                let provider = self.open_lease.take().map(|(_, provider)| provider);
+                match (blame, provider) {
+                    (Blame::Lost, Some(provider)) => *self.lost.entry(provider).or_default() += 1,
+                    (Blame::NoStep, Some(provider)) => {
+                        *self.lost.entry(provider).or_default() += LOST_LEASES_MAX;
+                    }
+                    (Blame::Banned, Some(provider)) => drop(self.banned.insert(provider)),
+                    _ => {}
+                }
+            }
+            Fact::Banned { provider } => drop(self.banned.insert(provider)),
+            Fact::Over { how } => self.how = Some(how),
+        }
+        Ok(())
+    }
+
+    /// Returns whether all steps are done.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.kept.position == self.steps
+    }
+}
+
+/// Returns the hash of some states: of their names and contents, in the order of names.
+#[must_use]
+pub fn states_root(states: &States) -> ContentId {
+    let mut sorted: Vec<&(String, ContentId)> = states.iter().collect();
+    sorted.sort_unstable();
+    let mut bytes = Vec::new();
+    for (name, id) in sorted {
+        bytes.extend_from_slice(&(name.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.extend_from_slice(id.as_bytes());
+    }
+    ContentId::for_content(&bytes)
+}
+
+/// Returns the head of the chain after some steps: the hash of the head before them, their
+/// position, the bits of their losses, and the states after them.
+#[must_use]
+pub fn next_link(link: ContentId, from: u64, losses: &[LossBits], states: &States) -> ContentId {
+    let mut bytes = link.as_bytes().to_vec();
+    bytes.extend_from_slice(&from.to_le_bytes());
+    losses
+        .iter()
+        .for_each(|loss| bytes.extend_from_slice(&loss.0.to_le_bytes()));
+    bytes.extend_from_slice(states_root(states).as_bytes());
+    ContentId::for_content(&bytes)
+}

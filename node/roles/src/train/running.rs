@@ -1,0 +1,257 @@
+//! Follows the steps of one lease, and judges how it ended.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+use souk_market::{AccountKey, Credits};
+
+use super::*;
+
+/// A lease that is bought or at work.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct LeaseRun {
+    provider: AccountKey,
+    /// The position of its first step, and the one after its last.
+    first: u64,
+    end: u64,
+    /// The position of the next step to send.
+    next: u64,
+    /// The steps under way: whether each must bring the states.
+    under_way: VecDeque<bool>,
+    /// Whether the last step sent must bring the states.
+    is_last_kept: bool,
+    has_no_more: bool,
+    /// The losses of the steps since the last kept states.
+    unkept: Vec<LossBits>,
+    /// The number of answers that are steps.
+    answered: u64,
+    /// What the market holds for it.
+    pub(super) escrow: Credits,
+    /// Whether no further answer counts.
+    is_deaf: bool,
+    is_malformed: bool,
+    /// How the run ends with the lease.
+    ends: Option<End>,
+}
+
+impl LeaseRun {
+    pub(super) fn new(provider: AccountKey, wish: &LeaseWish) -> LeaseRun {
+        let first = wish.from.position;
+        LeaseRun {
+            provider,
+            first,
+            end: first + wish.steps,
+            next: first + 1,
+            under_way: VecDeque::from([wish.first.keep]),
+            is_last_kept: wish.first.keep,
+            has_no_more: false,
+            unkept: Vec::new(),
+            answered: 0,
+            escrow: Credits::ZERO,
+            is_deaf: false,
+            is_malformed: false,
+            ends: None,
+        }
+    }
+
+    /// Ends the run with this lease.
+    pub(super) fn ends_run(&mut self, end: End) {
+        self.is_deaf = true;
+        self.ends = Some(end);
+    }
+
+    pub(super) fn assert_invariants(&self, past: &Past) {
+        let head = past.kept.position + self.unkept.len() as u64;
+        assert!(self.first <= past.kept.position && head <= self.next);
+        assert!(self.next <= self.end, "it sends what it was bought for");
+        let under_way = self.under_way.len() as u64;
+        assert!(self.is_deaf || head + under_way == self.next, "in order");
+    }
+}
+
+impl TrainCore {
+    /// Sends one more step. If the caller stops, the last one brings the states.
+    pub(super) fn on_step_wanted(&mut self) {
+        let Phase::Running(lease) = &self.phase else {
+            return;
+        };
+        if lease.has_no_more {
+            return;
+        }
+        let is_stopped = self.stops > 0 && lease.is_last_kept;
+        let is_over = lease.is_deaf || lease.next == lease.end || is_stopped;
+        let mut step = self.step_at(lease.next, lease.end);
+        step.keep |= self.stops > 0;
+        let Phase::Running(lease) = &mut self.phase else {
+            unreachable!("it was looked at");
+        };
+        if is_over {
+            lease.has_no_more = true;
+            self.actions.push(Action::SendNoMore);
+        } else {
+            lease.next += 1;
+            lease.under_way.push_back(step.keep);
+            lease.is_last_kept = step.keep;
+            self.actions.push(Action::SendStep(step));
+        }
+    }
+
+    /// Takes the answer of the oldest step under way.
+    pub(super) fn on_answered(&mut self, answer: StepAnswer) {
+        let Phase::Running(lease) = &mut self.phase else {
+            return;
+        };
+        if lease.is_deaf {
+            return;
+        }
+        let Some(keep) = lease.under_way.pop_front() else {
+            return self.on_malformed();
+        };
+        let position = self.past.kept.position + lease.unkept.len() as u64;
+        match answer {
+            StepAnswer::Malformed => self.on_malformed(),
+            StepAnswer::NotFinite { loss } => {
+                if self.is_confirmed(position, Claim::NotFinite(loss)) {
+                    let end = End::NotFinite {
+                        step: position,
+                        loss,
+                    };
+                    self.end_with_lease(end);
+                }
+            }
+            StepAnswer::Done { states: None, .. } if keep => self.on_malformed(),
+            StepAnswer::Done { loss, states } => {
+                if let Some(states) = states.as_ref().filter(|_| keep) {
+                    let is_old = self.past.seen.contains(&states_root(states)) && !self.is_still;
+                    if is_old && !self.is_confirmed(position, Claim::OldStates) {
+                        return;
+                    }
+                    self.is_still |= is_old;
+                }
+                self.take_step(loss, states.filter(|_| keep));
+            }
+        }
+    }
+
+    /// Counts a step and, if it brings the states, all since the last kept ones.
+    fn take_step(&mut self, loss: LossBits, states: Option<States>) {
+        let Phase::Running(lease) = &mut self.phase else {
+            unreachable!("its answer came");
+        };
+        lease.answered += 1;
+        lease.unkept.push(loss);
+        let from = self.past.kept.position;
+        let done = from + lease.unkept.len() as u64;
+        self.actions.push(Action::ShowStep { done, loss });
+        let Some(states) = states else {
+            return;
+        };
+        let losses = std::mem::take(&mut lease.unkept);
+        let provider = lease.provider;
+        self.actions.push(Action::KeepStates(states.clone()));
+        let link = next_link(self.past.link, from, &losses, &states);
+        self.record_fact(Fact::Kept {
+            from,
+            losses,
+            states,
+            link,
+        });
+        self.fruitless = 0;
+        let is_refuted = |doubt: &Doubt| doubt.position < done && doubt.provider != provider;
+        if let Some(doubt) = self.doubt.take_if(|doubt| is_refuted(doubt)) {
+            let provider = doubt.provider;
+            self.record_fact(Fact::Banned { provider });
+        }
+    }
+
+    /// Returns whether a second provider claims the same as one before. If not, the lease ends and
+    /// another provider does the steps again.
+    fn is_confirmed(&mut self, position: u64, claim: Claim) -> bool {
+        let Phase::Running(lease) = &mut self.phase else {
+            unreachable!("its answer came");
+        };
+        let provider = lease.provider;
+        let is_same = |doubt: &Doubt| {
+            doubt.position == position && doubt.claim.is_like(claim) && doubt.provider != provider
+        };
+        if self.doubt.take_if(|doubt| is_same(doubt)).is_some() {
+            return true;
+        }
+        lease.is_deaf = true;
+        self.doubt = Some(Doubt {
+            position,
+            provider,
+            claim,
+        });
+        self.actions.push(Action::CancelLease);
+        false
+    }
+
+    fn on_malformed(&mut self) {
+        if let Phase::Running(lease) = &mut self.phase {
+            (lease.is_deaf, lease.is_malformed) = (true, true);
+        }
+        self.actions.push(Action::CancelLease);
+    }
+
+    fn end_with_lease(&mut self, end: End) {
+        if let Phase::Running(lease) = &mut self.phase {
+            lease.ends_run(end);
+        }
+        self.actions.push(Action::CancelLease);
+    }
+
+    pub(super) fn on_lease_ended(&mut self, ended: LeaseEnd) {
+        let Phase::Running(lease) = std::mem::replace(&mut self.phase, Phase::Quoting) else {
+            panic!("a lease that ends was begun");
+        };
+        let is_doubted = self.doubt.is_some_and(|it| it.provider == lease.provider);
+        self.record_fact(Fact::LeaseOver {
+            cost: ended.cost.unwrap_or(lease.escrow),
+            receipts: ended.receipts,
+            blame: self.blame_provider(&lease, ended.why),
+        });
+        let is_fruitful = self.past.kept.position > lease.first;
+        self.fruitless = match is_fruitful {
+            true => 0,
+            false => self.fruitless + 1,
+        };
+        // A doubt costs one lease more.
+        let fruitless_max = match is_doubted {
+            true => 2 * FRUITLESS_LEASES_MAX,
+            false => FRUITLESS_LEASES_MAX,
+        };
+        let is_cancelled = ended.why == LeaseEndReason::Cancelled && !lease.is_deaf;
+        if let Some(end) = lease.ends {
+            self.end_run(end);
+        } else if self.past.is_done() {
+            self.end_run(End::Done);
+        } else if self.stops > 0 || is_cancelled {
+            self.end_run(End::Stopped);
+        } else if self.fruitless >= fruitless_max {
+            self.end_run(End::Lost);
+        } else {
+            self.go_on();
+        }
+    }
+
+    /// Returns whether the provider is to blame for the end of its lease. It is not if the time of
+    /// the lease was over, because the plan expected quicker steps, unless it was far slower than
+    /// its ask stated.
+    fn blame_provider(&self, lease: &LeaseRun, why: LeaseEndReason) -> Blame {
+        let wanted = lease.end - lease.first;
+        let is_slow = lease.answered.saturating_mul(SLOW_SHARE) < wanted;
+        if lease.is_malformed {
+            return Blame::Banned;
+        }
+        if self.stops > 0 || lease.is_deaf {
+            return Blame::Nothing;
+        }
+        match why {
+            LeaseEndReason::Done | LeaseEndReason::Cancelled => Blame::Nothing,
+            _ if lease.answered == 0 => Blame::NoStep,
+            LeaseEndReason::TimeOver if !is_slow => Blame::Nothing,
+            LeaseEndReason::TimeOver | LeaseEndReason::Fault => Blame::Lost,
+        }
+    }
+}

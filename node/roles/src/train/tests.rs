@@ -1,0 +1,232 @@
+//! Plays runs against providers that die, lag and lie, with a buyer that is killed at any moment.
+
+mod world;
+
+use souk_market::Credits;
+use souk_memory::ContentId;
+
+use super::*;
+use world::{Style, World};
+
+/// So many seeds are played in each test of many.
+const SEEDS: u64 = 700;
+
+/// Plays a world until its run is done, or nothing helps any more. Returns whether it is done.
+fn play(mut world: World) -> World {
+    world.live();
+    world.assert_well();
+    world
+}
+
+#[test]
+fn whoever_dies_each_batch_counts_once_and_the_end_is_that_of_the_undisturbed_run() {
+    let (mut kills, mut lives) = (0, 0);
+    for seed in 0..SEEDS {
+        let world = play(World::new(seed, vec![Style::Mortal; 5]));
+        assert!(world.is_done(), "seed {seed}: {:?}", world.ends);
+        kills += world.deaths;
+        lives += world.lives;
+    }
+    assert!(kills > 500 && lives > 500, "{kills} deaths, {lives} lives");
+}
+
+#[test]
+fn liars_cost_time_and_never_change_the_result() {
+    let mut lies = 0;
+    for seed in 0..SEEDS {
+        let styles = vec![
+            Style::Old,
+            Style::NotFinite,
+            Style::Malformed,
+            Style::Lagging,
+            Style::Honest,
+            Style::Mortal,
+            Style::Honest,
+        ];
+        let world = play(World::new(seed, styles));
+        assert!(world.is_done(), "seed {seed}: {:?}", world.ends);
+        lies += world.lies;
+    }
+    assert!(lies > 500, "{lies} lies");
+}
+
+#[test]
+fn a_small_budget_is_kept_whatever_happens() {
+    let (mut done, mut ran_out) = (0, 0);
+    for seed in 0..SEEDS {
+        let styles = vec![
+            Style::Mortal,
+            Style::Honest,
+            Style::Lagging,
+            Style::Malformed,
+        ];
+        let mut world = World::new(seed, styles);
+        world.set_budget(Credits(40 + seed % 200));
+        let world = play(world);
+        match world.is_done() {
+            true => done += 1,
+            false => ran_out += 1,
+        }
+    }
+    assert!(done > 50 && ran_out > 50, "{done} done, {ran_out} ran out");
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_the_run_once_two_providers_say_so() {
+    let mut world = World::new(1, vec![Style::NotFinite, Style::NotFinite]);
+    world.is_calm = true;
+    world.live();
+    assert!(
+        matches!(world.ends.first(), Some(End::NotFinite { .. })),
+        "{:?}",
+        world.ends
+    );
+    assert_eq!(world.leases, 2, "each of them was asked");
+}
+
+#[test]
+fn a_provider_that_sends_old_states_is_banned_when_another_one_goes_on() {
+    let mut banned = 0;
+    for seed in 0..20 {
+        let mut world = World::new(seed, vec![Style::Old, Style::Honest]);
+        world.is_calm = true;
+        let world = play(world);
+        assert!(world.is_done());
+        banned += world.core.past().banned.len();
+    }
+    assert!(banned > 5, "{banned}");
+}
+
+#[test]
+fn states_return_after_each_keep_steps_and_at_the_end_of_a_lease() {
+    let mut world = World::new(3, vec![Style::Honest]);
+    world.is_calm = true;
+    let world = play(world);
+    let kept: Vec<u64> = world
+        .sent
+        .iter()
+        .filter(|it| it.keep)
+        .map(|it| it.position)
+        .collect();
+    let expected: Vec<u64> = (0..world.steps)
+        .filter(|it| (it + 1).is_multiple_of(world.spec.keep_steps) || world.is_lease_end(it + 1))
+        .collect();
+    assert_eq!(kept, expected);
+    assert_eq!(world.sent.len() as u64, world.steps, "none is sent twice");
+}
+
+#[test]
+fn a_stopped_run_keeps_the_last_step() {
+    let mut world = World::new(5, vec![Style::Honest]);
+    world.is_calm = true;
+    world.stop_after = Some(9);
+    world.live();
+    let ends: Vec<_> = world.ends.iter().take(1).collect();
+    assert_eq!(ends, [&End::Stopped]);
+    world.assert_well();
+    let done = world.first_stop.expect("it stopped");
+    assert!(done >= 9, "{done}");
+}
+
+#[test]
+fn a_journal_in_which_a_link_is_missing_or_changed_is_refused() {
+    let world = play(World::new(2, vec![Style::Honest]));
+    let facts = &world.disk;
+    assert!(Past::from_facts(facts.iter().cloned()).is_ok());
+    let kept: Vec<usize> = (0..facts.len())
+        .filter(|it| matches!(facts[*it], Fact::Kept { .. }))
+        .collect();
+    let mut missing = facts.clone();
+    missing.remove(kept[0]);
+    assert!(matches!(
+        Past::from_facts(missing),
+        Err(FactError::Position { .. })
+    ));
+    let mut twice = facts.clone();
+    twice.insert(kept[0], facts[kept[0]].clone());
+    assert!(matches!(
+        Past::from_facts(twice),
+        Err(FactError::Position { .. })
+    ));
+    let mut changed = facts.clone();
+    if let Fact::Kept { losses, .. } = &mut changed[kept[0]] {
+        losses[0].0 ^= 1;
+    }
+    assert!(matches!(
+        Past::from_facts(changed),
+        Err(FactError::Link { .. })
+    ));
+    assert_eq!(Past::from_facts([]), Err(FactError::NoBegin));
+}
+
+#[test]
+fn a_root_names_each_state_and_not_their_order() {
+    let [a, b] = [b"a", b"b"].map(|bytes| ContentId::for_content(bytes));
+    let root = |states: &[(&str, ContentId)]| {
+        let states = states.iter().map(|(name, id)| ((*name).to_owned(), *id));
+        states_root(&states.collect())
+    };
+    assert_eq!(root(&[("m", a), ("v", b)]), root(&[("v", b), ("m", a)]));
+    assert_ne!(root(&[("m", a), ("v", b)]), root(&[("m", b), ("v", a)]));
+    assert_ne!(root(&[("mv", a)]), root(&[("m", a)]));
+}
+
+/// Does some steps in a lease of twenty, which then ends for this reason. Returns whom the run
+/// avoids from then on.
+fn avoided_after(answers: u64, why: LeaseEndReason, leases: u32) -> Vec<AccountKey> {
+    let state = |position| vec![("parameters".to_owned(), world::honest_state(position))];
+    let began = Fact::Began {
+        subject: ContentId::for_content(b"subject"),
+        steps: 100,
+        states: state(0),
+        command: String::new(),
+        at: souk_market::Millis(1),
+    };
+    let spec = RunSpec {
+        keep_steps: 1,
+        lease_steps_max: 20,
+        budget: None,
+    };
+    let (mut core, mut actions) = TrainCore::begin(spec, began);
+    core.apply(Event::Recorded);
+    let provider = AccountKey([7; 32]);
+    let mut done = 0;
+    for lease in 0..leases {
+        let job = souk_market::JobId([u8::try_from(lease).unwrap(); 32]);
+        core.apply(Event::Quoted { job, provider });
+        core.apply(Event::Recorded);
+        for _ in 0..answers {
+            core.apply(Event::StepWanted);
+            done += 1;
+            let states = Some(state(done));
+            let loss = LossBits(0);
+            core.apply(Event::Answered(StepAnswer::Done { loss, states }));
+            core.apply(Event::Recorded);
+        }
+        actions = core.apply(Event::LeaseEnded(LeaseEnd {
+            cost: Some(Credits(1)),
+            receipts: Vec::new(),
+            why,
+        }));
+        core.apply(Event::Recorded);
+    }
+    let wish = actions.iter().find_map(|action| match action {
+        Action::Quote(wish) => Some(wish.excluded.clone()),
+        _ => None,
+    });
+    wish.expect("the run goes on")
+}
+
+#[test]
+fn a_lease_whose_time_is_over_is_no_fault_of_its_provider() {
+    use LeaseEndReason::{Fault, TimeOver};
+    assert_eq!(avoided_after(5, TimeOver, 2), []);
+    // One that did few of the steps that it sold time for is not bought from for ever.
+    assert_eq!(avoided_after(4, TimeOver, 1), []);
+    let provider = [AccountKey([7; 32])];
+    assert_eq!(avoided_after(4, TimeOver, 2), provider);
+    assert_eq!(avoided_after(5, Fault, 1), []);
+    assert_eq!(avoided_after(5, Fault, 2), provider);
+    // Whoever does no step is avoided at once.
+    assert_eq!(avoided_after(0, Fault, 1), provider);
+}

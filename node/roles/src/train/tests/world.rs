@@ -1,0 +1,462 @@
+//! A market of one buyer under a seed: its providers compute a chain of hashes in place of a
+//! model, its disk loses what was not written, and its buyer can be killed between any two events.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use souk_market::{AccountKey, Credits, JobId, Millis};
+use souk_memory::ContentId;
+
+use super::*;
+
+/// How a provider behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    Honest,
+    /// It may die in any step.
+    Mortal,
+    /// The time of its leases is over after a few steps.
+    Lagging,
+    /// It does nothing and sends states that it was sent before.
+    Old,
+    /// Its losses are no numbers.
+    NotFinite,
+    /// It leaves states out, or gives none of the right shape.
+    Malformed,
+}
+
+/// What a step costs, and what a lease holds for each step.
+const STEP_COST: u64 = 2;
+const STEP_ESCROW: u64 = 5;
+
+const WINDOW: usize = 4;
+
+/// Lives and ends until the world gives up.
+const ENDS_MAX: usize = 200;
+
+struct Lease {
+    provider: usize,
+    /// The true state, and its position.
+    state: ContentId,
+    position: u64,
+    queue: VecDeque<Step>,
+    escrow: u64,
+    steps_left: u64,
+    no_more: bool,
+    done: u64,
+    limit: u64,
+    job: JobId,
+}
+
+pub struct World {
+    pub core: TrainCore,
+    pub spec: RunSpec,
+    pub steps: u64,
+    pub disk: Vec<Fact>,
+    pub ends: Vec<End>,
+    pub lives: u32,
+    pub deaths: u32,
+    pub lies: u32,
+    pub leases: u32,
+    /// The steps sent over all lives.
+    pub sent: Vec<Step>,
+    /// Nobody dies but by style, and the buyer is never killed.
+    pub is_calm: bool,
+    pub stop_after: Option<u64>,
+    pub first_stop: Option<u64>,
+    styles: Vec<Style>,
+    began: Fact,
+    queue: VecDeque<Fact>,
+    states: BTreeSet<ContentId>,
+    wish: Option<LeaseWish>,
+    quoted: Option<(JobId, usize)>,
+    lease: Option<Lease>,
+    events: VecDeque<Event>,
+    /// The cost of each lease, which the market knows.
+    costs: BTreeMap<JobId, u64>,
+    is_over: bool,
+    random: u64,
+}
+
+/// The state after so many steps of the undisturbed run.
+pub fn honest_state(position: u64) -> ContentId {
+    (0..position).fold(ContentId::for_content(b"first"), next_state)
+}
+
+fn next_state(state: ContentId, position: u64) -> ContentId {
+    let batch = [&state.as_bytes()[..], &position.to_le_bytes()].concat();
+    ContentId::for_content(&batch)
+}
+
+fn loss_at(state: ContentId, position: u64) -> LossBits {
+    let after = next_state(state, position);
+    let bytes = after.as_bytes();
+    LossBits(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+fn named(state: ContentId) -> States {
+    vec![("parameters".to_owned(), state)]
+}
+
+fn account(provider: usize) -> AccountKey {
+    AccountKey([u8::try_from(provider).unwrap() + 1; 32])
+}
+
+impl World {
+    pub fn new(seed: u64, styles: Vec<Style>) -> World {
+        let spec = RunSpec {
+            keep_steps: 1 + seed % 7,
+            lease_steps_max: 5 + seed % 23,
+            budget: Some(Credits(100_000)),
+        };
+        let steps = 20 + seed % 41;
+        let first = honest_state(0);
+        let began = Fact::Began {
+            subject: ContentId::for_content(b"subject"),
+            steps,
+            states: named(first),
+            command: String::new(),
+            at: Millis(7),
+        };
+        let (core, actions) = TrainCore::begin(spec, began.clone());
+        let mut world = World {
+            core,
+            spec,
+            steps,
+            disk: Vec::new(),
+            ends: Vec::new(),
+            lives: 1,
+            deaths: 0,
+            lies: 0,
+            leases: 0,
+            sent: Vec::new(),
+            is_calm: false,
+            stop_after: None,
+            first_stop: None,
+            styles,
+            began,
+            queue: VecDeque::new(),
+            states: BTreeSet::new(),
+            wish: None,
+            quoted: None,
+            lease: None,
+            events: VecDeque::new(),
+            costs: BTreeMap::new(),
+            is_over: false,
+            random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+        };
+        world.carry_out(actions);
+        world
+    }
+
+    pub fn set_budget(&mut self, budget: Credits) {
+        self.spec.budget = Some(budget);
+        self.kill_buyer();
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.ends.last() == Some(&End::Done)
+    }
+
+    pub fn is_lease_end(&self, position: u64) -> bool {
+        position == self.steps || position.is_multiple_of(self.spec.lease_steps_max)
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) % below
+    }
+
+    /// Lives until the run is done, or the buyer gives up.
+    pub fn live(&mut self) {
+        while self.ends.len() < ENDS_MAX {
+            if !self.is_over {
+                self.step();
+                continue;
+            }
+            let is_last = self.ends.last() == Some(&End::Done);
+            let spent = self.core.past().spent.0 + STEP_ESCROW;
+            let is_broke = self.spec.budget.is_some_and(|budget| spent > budget.0);
+            if is_last || is_broke || self.is_calm && self.stop_after.is_none() {
+                return;
+            }
+            self.stop_after = None;
+            self.start_again();
+        }
+    }
+
+    fn step(&mut self) {
+        let is_wild = !self.is_calm;
+        if is_wild && self.draw(120) == 0 {
+            return self.kill_buyer();
+        }
+        if is_wild && self.draw(400) == 0 {
+            return self.tell(Event::Stop);
+        }
+        if let Some(after) = self.stop_after
+            && self.sent.len() as u64 >= after
+            && self.first_stop.is_none()
+        {
+            self.first_stop = Some(0);
+            return self.tell(Event::Stop);
+        }
+        match self.draw(4) {
+            0 if !self.queue.is_empty() => self.write(),
+            1 if !self.events.is_empty() => {
+                let event = self.events.pop_front().unwrap();
+                self.tell(event);
+            }
+            2 => self.feed(),
+            3 => self.compute(),
+            _ => {}
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        let actions = self.core.apply(event);
+        self.carry_out(actions);
+    }
+
+    fn write(&mut self) {
+        let fact = self.queue.pop_front().unwrap();
+        self.disk.push(fact);
+        self.tell(Event::Recorded);
+    }
+
+    fn feed(&mut self) {
+        let has_room = self
+            .lease
+            .as_ref()
+            .is_some_and(|it| it.queue.len() < WINDOW && !it.no_more && it.steps_left > 0);
+        if has_room {
+            self.tell(Event::StepWanted);
+        }
+    }
+
+    /// The provider does a step, dies, or finishes its lease.
+    fn compute(&mut self) {
+        let Some(lease) = &self.lease else { return };
+        let style = self.styles[lease.provider];
+        let is_mortal = style == Style::Mortal && self.draw(12) == 0;
+        let lease = self.lease.as_mut().unwrap();
+        if is_mortal {
+            self.deaths += 1;
+            return self.end_lease(LeaseEndReason::Fault);
+        }
+        if style == Style::Lagging && lease.done >= lease.limit {
+            return self.end_lease(LeaseEndReason::TimeOver);
+        }
+        let Some(step) = lease.queue.pop_front() else {
+            if lease.no_more || lease.steps_left == 0 {
+                self.end_lease(LeaseEndReason::Done);
+            }
+            return;
+        };
+        assert_eq!(
+            step.position, lease.position,
+            "each step follows the one before"
+        );
+        let loss = loss_at(lease.state, step.position);
+        let old = lease.state;
+        lease.state = next_state(lease.state, step.position);
+        lease.position += 1;
+        lease.done += 1;
+        let states = step.keep.then(|| named(lease.state));
+        let answer = match style {
+            Style::Old if step.keep => {
+                self.lies += 1;
+                let from = self.wish.as_ref().unwrap().from.states[0].1;
+                lease.state = old;
+                StepAnswer::Done {
+                    loss,
+                    states: Some(named(from)),
+                }
+            }
+            Style::NotFinite if lease.done > 1 => {
+                self.lies += 1;
+                StepAnswer::NotFinite {
+                    loss: LossBits(f32::NAN.to_bits()),
+                }
+            }
+            Style::Malformed if step.keep && lease.done > 2 => {
+                self.lies += 1;
+                StepAnswer::Malformed
+            }
+            _ => StepAnswer::Done { loss, states },
+        };
+        self.tell(Event::Answered(answer));
+    }
+
+    fn end_lease(&mut self, why: LeaseEndReason) {
+        let lease = self.lease.take().expect("it ends once");
+        let cost = self.close(&lease);
+        let is_known = self.draw(8) > 0;
+        self.tell(Event::LeaseEnded(LeaseEnd {
+            cost: is_known.then_some(Credits(cost)),
+            receipts: Vec::new(),
+            why,
+        }));
+    }
+
+    fn close(&mut self, lease: &Lease) -> u64 {
+        let cost = (lease.done * STEP_COST).min(lease.escrow);
+        self.costs.insert(lease.job, cost);
+        cost
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Quote(wish) => self.quote(wish),
+                Action::BeginLease => self.begin_lease(),
+                Action::SendStep(step) => {
+                    self.sent.push(step);
+                    let lease = self.lease.as_mut().expect("it runs");
+                    lease.steps_left -= 1;
+                    lease.queue.push_back(step);
+                }
+                Action::SendNoMore => {
+                    if let Some(lease) = &mut self.lease {
+                        lease.no_more = true;
+                    }
+                }
+                Action::CancelLease => {
+                    if self.lease.is_some() {
+                        // The job pays, and ends a moment later.
+                        let lease = self.lease.take().unwrap();
+                        let cost = self.close(&lease);
+                        self.events.push_back(Event::LeaseEnded(LeaseEnd {
+                            cost: Some(Credits(cost)),
+                            receipts: Vec::new(),
+                            why: LeaseEndReason::Cancelled,
+                        }));
+                    }
+                }
+                Action::KeepStates(states) => self.states.extend(states.iter().map(|it| it.1)),
+                Action::ForgetStates(states) => {
+                    self.states
+                        .retain(|it| !states.iter().any(|(_, gone)| gone == it));
+                }
+                Action::Record(fact) => self.queue.push_back(fact),
+                Action::ShowStep { done, .. } => assert!(done <= self.steps),
+                Action::End(end) => {
+                    assert!(self.queue.is_empty(), "all is on the disk");
+                    assert!(self.lease.is_none(), "no lease is left open");
+                    if end == End::Stopped && self.first_stop.is_some() {
+                        self.first_stop = Some(self.core.past().kept.position);
+                    }
+                    self.ends.push(end);
+                    self.is_over = true;
+                }
+            }
+        }
+    }
+
+    fn quote(&mut self, wish: LeaseWish) {
+        let honest = named(honest_state(wish.from.position));
+        assert_eq!(wish.from.states, honest, "it goes on from the right states");
+        let is_written = |it: &(String, ContentId)| self.states.contains(&it.1);
+        assert!(wish.from.states.iter().all(is_written));
+        let left = wish.budget.map_or(u64::MAX, |budget| budget.0);
+        let able: Vec<usize> = (0..self.styles.len())
+            .filter(|it| !wish.excluded.contains(&account(*it)))
+            .collect();
+        let event =
+            if able.is_empty() || left < STEP_ESCROW || (!self.is_calm && self.draw(30) == 0) {
+                Event::NotQuoted
+            } else {
+                let provider = able[self.draw(able.len() as u64) as usize];
+                self.leases += 1;
+                let job = JobId(*ContentId::for_content(&self.leases.to_le_bytes()).as_bytes());
+                self.quoted = Some((job, provider));
+                let provider = account(provider);
+                Event::Quoted { job, provider }
+            };
+        self.wish = Some(wish);
+        self.events.push_back(event);
+    }
+
+    fn begin_lease(&mut self) {
+        let wish = self.wish.clone().expect("it was quoted");
+        let (job, provider) = self.quoted.take().expect("it was quoted");
+        let is_noted = |fact: &Fact| matches!(fact, Fact::Leasing { job: of, .. } if *of == job);
+        assert!(
+            self.disk.iter().any(is_noted),
+            "a lease is noted before it is bought"
+        );
+        let left = wish.budget.map_or(u64::MAX, |budget| budget.0);
+        let escrow = (wish.steps * STEP_ESCROW).min(left);
+        self.costs.insert(job, escrow);
+        self.sent.push(wish.first);
+        let limit = 1 + self.draw(6);
+        self.lease = Some(Lease {
+            provider,
+            state: wish.from.states[0].1,
+            position: wish.from.position,
+            queue: VecDeque::from([wish.first]),
+            escrow,
+            steps_left: wish.steps - 1,
+            no_more: false,
+            done: 0,
+            limit,
+            job,
+        });
+        self.tell(Event::Escrowed(Credits(escrow)));
+    }
+
+    /// The buyer is killed: what waits for the disk is there or not, and its lease is lost.
+    fn kill_buyer(&mut self) {
+        let written = self.draw(self.queue.len() as u64 + 1);
+        for _ in 0..written {
+            self.disk.extend(self.queue.pop_front());
+        }
+        if let Some(lease) = self.lease.take() {
+            self.close(&lease);
+        }
+        self.lives += 1;
+        self.start_again();
+    }
+
+    /// Goes on by the journal.
+    fn start_again(&mut self) {
+        (self.is_over, self.wish, self.quoted) = (false, None, None);
+        self.queue.clear();
+        self.events.clear();
+        if self.disk.is_empty() {
+            let (core, actions) = TrainCore::begin(self.spec, self.began.clone());
+            self.core = core;
+            return self.carry_out(actions);
+        }
+        let mut past = Past::from_facts(self.disk.iter().cloned()).expect("the journal holds");
+        if let Some((job, _)) = past.open_lease {
+            let settled = Fact::LeaseOver {
+                cost: Credits(self.costs.get(&job).copied().unwrap_or(0)),
+                receipts: Vec::new(),
+                blame: Blame::Nothing,
+            };
+            self.disk.push(settled.clone());
+            past.apply(settled).expect("it follows");
+        }
+        let (core, actions) = TrainCore::resume(self.spec, past);
+        self.core = core;
+        self.carry_out(actions);
+    }
+
+    /// Asserts that the chain has each step once with its right loss, and that no more was spent
+    /// than the budget.
+    pub fn assert_well(&self) {
+        let past = Past::from_facts(self.disk.iter().cloned()).expect("the journal holds");
+        let right = |position| loss_at(honest_state(position), position);
+        let losses: Vec<LossBits> = (0..past.kept.position).map(right).collect();
+        assert_eq!(past.losses, losses, "each batch counts once, in its place");
+        assert_eq!(past.kept.states, named(honest_state(past.kept.position)));
+        let spent: u64 = self.costs.values().sum();
+        assert!(spent <= past.spent.0, "{spent} were spent");
+        let budget = self.spec.budget.expect("there is one");
+        assert!(past.spent <= budget, "{past:?} of {budget:?}");
+        if self.is_done() {
+            assert_eq!(past.kept.position, self.steps);
+        }
+    }
+}
