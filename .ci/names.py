@@ -54,7 +54,7 @@ CLEAN = [
 # Top modules that are a role or a protocol each, by crate: a name of theirs is read with theirs.
 NAMESPACES = {
     "node": {"buyer", "provider", "validator"},
-    "node/roles": {"job", "lease", "market", "provider", "session", "validator"},
+    "node/roles": {"job", "lease", "market", "provider", "session", "train", "validator"},
 }
 
 TYPE = re.compile(

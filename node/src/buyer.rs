@@ -10,6 +10,7 @@ pub mod explanation;
 mod holders;
 pub mod job;
 pub mod job_files;
+mod job_ids;
 mod job_priority;
 pub mod job_times;
 pub mod journal;
@@ -35,11 +36,10 @@ pub mod value_labels;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use souk_folder::clock::{unix_ms, unix_us};
+use souk_folder::clock::unix_ms;
 use souk_folder::config::Traffic;
 use souk_folder::key::NodeKey;
 use souk_folder::market_file::MarketFile;
@@ -62,11 +62,13 @@ use crate::client::reach::{ReachError, connect_market};
 use crate::client::trader::Trader;
 use crate::lease_report::{LeaseReport, PeerTraffic};
 use job_priority::QueuedJob;
+use journal::JournalWriter;
 use link_estimates::LinkEstimates;
 use past_times::PastTimes;
 use planner::Planner;
 use shell::Shell;
 
+pub use job_ids::draw_job;
 pub use journal::{Journal, JournalError};
 pub use past_times::{Overheads, PAST_TIMES_FILE};
 pub use quote::{Alternative, Quote, ScarceOperator};
@@ -421,13 +423,26 @@ impl Buyer {
             None => (draw_job(self.account()), String::new()),
             Some((journal, command)) => (journal.job(), command.to_string()),
         };
+        let writer = journal.map(|(journal, _)| journal.start_writer());
+        self.submit_job_as((id, command), job, quote, writer, submission)
+            .await
+    }
+
+    /// Runs a quoted job under an id of [`draw_job`], which the caller can note before it buys.
+    async fn submit_job_as(
+        &self,
+        (id, command): (JobId, String),
+        job: &Job,
+        quote: Quote,
+        writer: Option<JournalWriter>,
+        submission: Submission,
+    ) -> Result<JobResult, Box<UnfinishedJob>> {
         let requests = &submission.requests;
         let mut planner = Planner::new(self, job, quote.graph.clone());
         let spec = self.job_spec(job, &quote.graph, id, requests.count, command, requests);
         let spec = spec.map_err(|error| UnfinishedJob::at_once(id, no_graph(&error)))?;
         let plan = planner.adopt_quote(quote);
         let begin = |now| JobCore::begin(spec, Some(plan), now);
-        let writer = journal.map(|(journal, _)| journal.start_writer());
         let shell = Shell::new(self, begin, planner, id, (submission, writer));
         to_job_result(shell.run().await)
     }
@@ -535,20 +550,6 @@ impl Buyer {
             .unwrap_or_else(PoisonError::into_inner)
             .push(job);
     }
-}
-
-/// How many ids this process has drawn.
-static DRAWN: AtomicU32 = AtomicU32::new(0);
-
-/// Returns a new job id of an account. The time, the process id and a counter make it unique.
-#[must_use]
-pub fn draw_job(account: AccountKey) -> JobId {
-    let drawn = DRAWN.fetch_add(1, Ordering::Relaxed);
-    let mut words = account.0.to_vec();
-    words.extend_from_slice(&unix_us().to_le_bytes());
-    words.extend_from_slice(&std::process::id().to_le_bytes());
-    words.extend_from_slice(&drawn.to_le_bytes());
-    JobId(*ContentId::for_content(&words).as_bytes())
 }
 
 /// Returns the id of the model, the shapes of its inputs and the inputs. A job of many requests

@@ -5,13 +5,14 @@
 //! does some of them, one after the other, and only some answers bring the states (*kept* steps).
 //! Steps after the last kept one are lost with their lease, and the next lease repeats them. So a
 //! step counts once the states after it, or after a later step of its lease, are on the disk, and
-//! the journal names its loss beside them ([`facts`]). A later life goes on from there.
+//! the journal names its loss beside them ([`Fact::Kept`]). A later life goes on from there.
 //!
 //! ```text
 //! Quoting ─Quoted─> Recording ─Recorded─> Running ─LeaseEnded─> Quoting, or Ending ─> Over
 //! ```
-//! What a provider alone claims does not end a run: a loss that is no number, or states that the run
-//! had before, must come from a second provider too. Wrong states that look right are not found.
+//! What a provider alone claims does not end a run: a loss that is no number, or states that the
+//! run had before, must come from a second provider too. Wrong states that look right are not
+//! found.
 
 mod action;
 mod event;

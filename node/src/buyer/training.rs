@@ -1,22 +1,30 @@
 //! Trains a model over leases: what a run is, and which examples each of its steps gets.
 //!
 //! A step is a request of a session, and the parameters are outputs that feed the next request. So
-//! they stay with the provider from step to step, and the buyer sends only the batch. The buyer
-//! gets the parameters after each step too: if a provider is lost, another one goes on from the
-//! last step that arrived. `run` buys the leases and follows the steps.
+//! they stay with the provider from step to step, and the buyer sends only the batch. After some
+//! steps the buyer gets the parameters too, and writes them beside the journal of the run
+//! ([`RunJournal`]): if a provider or the buyer is lost, another one goes on from there.
 
 mod error;
+mod journal;
 mod run;
+mod run_shell;
+mod run_start;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use souk_memory::{DType, Shape, Tensor};
+use souk_memory::{ContentId, DType, Shape, Tensor};
 use souk_scheduler::gradient::{Loss, Recipe, StepGraph, build_step_graph};
 use souk_scheduler::graph::InputType;
 
 pub use error::TrainingError;
+pub use journal::{RunJournal, RunJournalError};
 pub use run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
+pub use run_start::TrainingRunError;
+pub use souk_roles::train::{End as RunEnd, Past as RunPast};
+
+use super::job::{Job, Limits};
 
 /// The most steps of a run.
 pub const STEPS_MAX: u64 = 1_000_000;
@@ -155,6 +163,49 @@ impl Training {
         given
     }
 
+    /// Returns the hash of all that determines the result: the graph of a step, the examples, their
+    /// order and the numbers of the optimiser. A run can go on only with the same.
+    #[must_use]
+    pub fn subject(&self) -> ContentId {
+        let TrainingSettings {
+            steps,
+            batch,
+            learning_rate,
+            order,
+            recipe: _,
+        } = &self.settings;
+        let mut bytes = ContentId::for_content(&self.step.model).as_bytes().to_vec();
+        let tensors = self
+            .data
+            .inputs
+            .iter()
+            .map(|(name, it)| (name.as_str(), it));
+        let target = (self.data.target_name.as_str(), &self.data.target);
+        let states = self
+            .step
+            .states
+            .iter()
+            .map(|(name, it)| (name.as_str(), it));
+        for (name, tensor) in tensors.chain([target]).chain(states) {
+            bytes.extend_from_slice(&(name.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(name.as_bytes());
+            bytes.extend_from_slice(tensor.id().as_bytes());
+        }
+        // The graph has all of the recipe but what depends on the position of a step.
+        for position in [0, 1, *steps] {
+            let schedule = self.step.schedule(position, *learning_rate);
+            bytes.extend_from_slice(schedule.id().as_bytes());
+        }
+        let order = match order {
+            ExampleOrder::OfRows => [0, 0],
+            ExampleOrder::Shuffled(seed) => [1, *seed],
+        };
+        for number in [*steps, *batch as u64, order[0], order[1]] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        ContentId::for_content(&bytes)
+    }
+
     /// Returns the rows of the examples of a step.
     fn batch_rows(&self, position: u64) -> Vec<usize> {
         let batch = self.settings.batch;
@@ -168,6 +219,29 @@ impl Training {
             ExampleOrder::Shuffled(seed) => shuffle(all.collect(), seed, pass),
         };
         order[place * batch..(place + 1) * batch].to_vec()
+    }
+}
+
+/// Returns the job of a lease of some steps from a position, with the inputs of its first step.
+fn training_job(
+    training: &Training,
+    mut limits: Limits,
+    (position, steps): (u64, u64),
+    states: &BTreeMap<String, Tensor>,
+) -> Job {
+    // One sequence: each step reads what the one before it made.
+    limits.sequences = 1;
+    limits.requests = u32::try_from(steps).unwrap_or(u32::MAX);
+    limits.providers_min = 1;
+    limits.providers_max = 1;
+    limits.copies = 1;
+    let mut inputs = training.step_inputs(position);
+    inputs.extend(states.clone());
+    Job {
+        model: training.step.model.clone(),
+        folder: None,
+        inputs,
+        limits,
     }
 }
 

@@ -537,11 +537,8 @@ impl Attempt {
 
     /// Returns the number of its requests that the caller has.
     pub(super) fn answer_count(&self) -> usize {
-        let mut progress = self.progress.values();
-        progress
-            .by_ref()
-            .filter(|it| **it == Progress::Taken)
-            .count()
+        let progress = self.progress.values();
+        progress.filter(|it| **it == Progress::Taken).count()
     }
 
     /// Returns whether a leg's other run confirms its outputs, or there is no other run.
@@ -573,7 +570,7 @@ pub(super) struct OpenRequest {
     /// Its size as a multiple of the planned size.
     pub size: u32,
     pub inputs: Tensors,
-    /// Whether the caller wants the outputs that feed the next request.
+    /// Whether its answer has the outputs that feed the next request.
     pub keep: bool,
     pub id: ContentId,
     /// The values that are here and kept.

@@ -32,7 +32,7 @@ pub enum Action {
     ShowStep {
         /// The number of steps done, this one included.
         done: u64,
-        /// Its loss.
+        /// The loss of its batch, before the step.
         loss: LossBits,
     },
     /// The run is over, and no action follows.
@@ -46,7 +46,7 @@ pub struct LeaseWish {
     pub from: Checkpoint,
     /// The first step.
     pub first: Step,
-    /// The number of steps.
+    /// How many steps the buyer can send.
     pub steps: u64,
     /// The most that it may cost; none for no limit.
     pub budget: Option<Credits>,
@@ -57,7 +57,7 @@ pub struct LeaseWish {
 /// A step to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Its position, from 0.
+    /// How many steps must be done before it.
     pub position: u64,
     /// Whether its answer must bring the states.
     pub keep: bool,

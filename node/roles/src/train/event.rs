@@ -44,7 +44,7 @@ pub enum StepAnswer {
     },
     /// The loss, or a number of the states, is infinite or no number.
     NotFinite {
-        /// The loss.
+        /// The loss of the batch, which can be finite if a state is not.
         loss: LossBits,
     },
     /// It is no step: an output is missing, or has another type or shape.
@@ -56,9 +56,9 @@ pub enum StepAnswer {
 pub struct LeaseEnd {
     /// What it cost or can still cost; none if no market answers, so that its escrow counts.
     pub cost: Option<Credits>,
-    /// Its receipts.
+    /// The receipts that both parties signed for it.
     pub receipts: Vec<Receipt>,
-    /// The reason.
+    /// Why it ended, from which the core can blame its provider.
     pub why: LeaseEndReason,
 }
 

@@ -53,7 +53,7 @@ pub enum End {
     NotFinite {
         /// The position of the step, from 0.
         step: u64,
-        /// Its loss.
+        /// The loss of its batch, which can be finite if a state is not.
         loss: LossBits,
     },
     /// No lease could be bought.
@@ -72,7 +72,7 @@ pub enum Fact {
     Began {
         /// The hash of all that determines the result: the graph of a step, the data, the order.
         subject: ContentId,
-        /// The number of steps.
+        /// How many steps the run must do.
         steps: u64,
         /// The states before the first step.
         states: States,
@@ -103,14 +103,14 @@ pub enum Fact {
     LeaseOver {
         /// What it cost, or can still cost.
         cost: Credits,
-        /// Its receipts.
+        /// The receipts that both parties signed for it.
         receipts: Vec<Receipt>,
         /// Whether its provider is to blame.
         blame: Blame,
     },
     /// A provider is no longer bought from, after another one did its steps otherwise.
     Banned {
-        /// The provider.
+        /// The provider whose claim the other one refuted.
         provider: AccountKey,
     },
     /// The run is over. A later life can go on with it, unless all steps are done.
@@ -125,9 +125,9 @@ pub enum Fact {
 pub struct Past {
     /// The hash of all that determines the result.
     pub subject: ContentId,
-    /// The number of steps.
+    /// How many steps the run must do.
     pub steps: u64,
-    /// The caller's command.
+    /// The caller's command, by which a later life can prepare the same run.
     pub command: String,
     /// When the run began.
     pub at: Millis,

@@ -1,0 +1,395 @@
+//! Stores what a later process needs to go on with a run: its facts, and the last kept states.
+//!
+//! ```text
+//! FOLDER/facts.jsonl   the facts, one per line, appended as the run goes on
+//! FOLDER/states/ID     the states that the last of them names
+//! ```
+//! One thread writes both in the order in which the run asks for it, so that states are on the disk
+//! before a fact names them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use souk_folder::fact_writer::FactWriter;
+use souk_folder::facts::{FactLog, FactLogError};
+use souk_memory::{ContentId, Tensor};
+use souk_roles::train::{Checkpoint, End, Fact, FactError, Past};
+
+use crate::buyer::journal::{JournalError, write_durably};
+
+/// The format of the lines of the facts.
+const FORMAT: &str = "training-facts-1";
+
+const FACTS_FILE: &str = "facts.jsonl";
+const STATES_FOLDER: &str = "states";
+
+/// The folder of a run, open for one life of the run.
+#[derive(Debug)]
+pub struct RunJournal {
+    folder: PathBuf,
+    log: FactLog,
+    past: Option<Past>,
+}
+
+/// Why a run's journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RunJournalError {
+    /// The file system refused.
+    #[error("cannot use {}: {source}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// Writing states failed.
+    #[error(transparent)]
+    States(#[from] JournalError),
+    /// Reading or writing the facts failed.
+    #[error(transparent)]
+    Facts(#[from] FactLogError),
+    /// A fact does not follow from those before it.
+    #[error("{} is damaged: {cause}", path.display())]
+    Fact {
+        /// The folder of the run.
+        path: PathBuf,
+        /// What does not follow.
+        cause: FactError,
+    },
+    /// Another process goes on with the run.
+    #[error("another process is at work on the run in {}", path.display())]
+    Busy {
+        /// The folder of the run, which that process locks.
+        path: PathBuf,
+    },
+    /// The folder holds no run.
+    #[error("there is no run in {}", path.display())]
+    Unknown {
+        /// The folder in which a run was expected.
+        path: PathBuf,
+    },
+    /// The content of a state's file is not what its name says.
+    #[error("{} is damaged: its BLAKE3 differs from its name", path.display())]
+    State {
+        /// The file whose content is another one.
+        path: PathBuf,
+    },
+}
+
+/// What a run writes.
+pub(super) enum RunWrite {
+    Fact(Box<Fact>),
+    States(Vec<(ContentId, Bytes)>),
+    Forget(Vec<ContentId>),
+}
+
+/// The answer to a write.
+pub(super) enum RunWritten {
+    Fact,
+    Other,
+    Failed(String),
+}
+
+/// Queues writes for the journal's thread.
+pub(super) type RunWriter = FactWriter<u64, RunWrite, RunWritten>;
+
+impl RunJournal {
+    /// Begins the journal of a run in a folder. The journal of an earlier run there is removed.
+    ///
+    /// # Errors
+    /// When the file system refuses, or another process is at work on that run.
+    pub fn create(folder: &Path) -> Result<RunJournal, RunJournalError> {
+        let states = folder.join(STATES_FOLDER);
+        fs::create_dir_all(&states).map_err(file_error(&states))?;
+        let (mut log, old) = open_log(folder)?;
+        if !old.is_empty() {
+            log.replace_facts::<Fact>(&[])?;
+            fs::remove_dir_all(&states).map_err(file_error(&states))?;
+            fs::create_dir_all(&states).map_err(file_error(&states))?;
+        }
+        Ok(RunJournal {
+            folder: folder.to_owned(),
+            log,
+            past: None,
+        })
+    }
+
+    /// Opens the journal of a run to go on with it.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged, or another process is at work on the run.
+    pub fn open(folder: &Path) -> Result<RunJournal, RunJournalError> {
+        let path = folder.to_owned();
+        if !folder.join(FACTS_FILE).exists() {
+            return Err(RunJournalError::Unknown { path });
+        }
+        let (log, facts) = open_log(folder)?;
+        let past = to_past(folder, facts)?;
+        let journal = RunJournal {
+            folder: path,
+            log,
+            past: Some(past.clone()),
+        };
+        journal.prune_states(&past.kept);
+        Ok(journal)
+    }
+
+    /// Reads what the run in a folder did, even while another process is at work on it.
+    ///
+    /// # Errors
+    /// When there is none, or its journal is damaged.
+    pub fn read(folder: &Path) -> Result<Past, RunJournalError> {
+        let path = folder.join(FACTS_FILE);
+        if !path.exists() {
+            let path = folder.to_owned();
+            return Err(RunJournalError::Unknown { path });
+        }
+        to_past(folder, FactLog::read(&path, FORMAT)?)
+    }
+
+    /// Returns whether some process is at work on the run in a folder.
+    #[must_use]
+    pub fn is_busy(folder: &Path) -> bool {
+        let file = File::open(folder.join(FACTS_FILE));
+        let locked = file.map(|file| file.try_lock_shared());
+        matches!(locked, Ok(Err(TryLockError::WouldBlock)))
+    }
+
+    /// Returns what the run did in its earlier lives; none if it begins.
+    #[must_use]
+    pub fn past(&self) -> Option<&Past> {
+        self.past.as_ref()
+    }
+
+    /// Appends a fact to those of earlier lives; it is durable when this returns.
+    pub(super) fn append_fact(&mut self, fact: Fact) -> Result<(), RunJournalError> {
+        self.log.append_facts(std::slice::from_ref(&fact))?;
+        if let Some(past) = &mut self.past {
+            past.apply(fact).map_err(fact_error(&self.folder))?;
+        }
+        Ok(())
+    }
+
+    /// Reads the states at a checkpoint, and checks that each is the content that the facts name.
+    pub(super) fn read_states(
+        &self,
+        kept: &Checkpoint,
+    ) -> Result<BTreeMap<String, Tensor>, RunJournalError> {
+        let read = |(name, id): &(String, ContentId)| {
+            let path = self.state_path(id);
+            let blob = Bytes::from(fs::read(&path).map_err(file_error(&path))?);
+            let tensor = Tensor::from_blob(&blob).ok();
+            let tensor = tensor.filter(|tensor| tensor.id() == *id);
+            let tensor = tensor.ok_or(RunJournalError::State { path })?;
+            Ok((name.clone(), tensor))
+        };
+        kept.states.iter().map(read).collect()
+    }
+
+    fn state_path(&self, id: &ContentId) -> PathBuf {
+        self.folder.join(STATES_FOLDER).join(id.to_string())
+    }
+
+    /// Starts the thread that writes. It ends when the writer is dropped.
+    pub(super) fn start_writer(mut self) -> RunWriter {
+        FactWriter::start_thread(move |waiting| {
+            let written = waiting.into_iter();
+            let written = written.map(|(ticket, write)| (ticket, self.write(write)));
+            written.collect()
+        })
+    }
+
+    fn write(&mut self, write: RunWrite) -> RunWritten {
+        let (done, written) = match write {
+            RunWrite::Fact(fact) => {
+                let is_done = matches!(*fact, Fact::Over { how: End::Done });
+                let appended = self.log.append_facts(&[*fact]);
+                if is_done && appended.is_ok() {
+                    // A run that is done needs them no more; if this fails, they only take room.
+                    let _ = fs::remove_dir_all(self.folder.join(STATES_FOLDER));
+                }
+                (RunWritten::Fact, appended.map_err(RunJournalError::from))
+            }
+            RunWrite::States(states) => (RunWritten::Other, self.write_states(&states)),
+            RunWrite::Forget(ids) => {
+                for id in ids {
+                    // If this fails, the file only takes room.
+                    let _ = fs::remove_file(self.state_path(&id));
+                }
+                (RunWritten::Other, Ok(()))
+            }
+        };
+        match written {
+            Ok(()) => done,
+            Err(error) => RunWritten::Failed(error.to_string()),
+        }
+    }
+
+    fn write_states(&self, states: &[(ContentId, Bytes)]) -> Result<(), RunJournalError> {
+        for (id, blob) in states {
+            write_durably(&self.state_path(id), blob)?;
+        }
+        Ok(())
+    }
+
+    /// Removes states that no fact names: those before the last kept ones, or of steps that a dead
+    /// process did not record.
+    fn prune_states(&self, kept: &Checkpoint) {
+        let files = fs::read_dir(self.folder.join(STATES_FOLDER));
+        for file in files.into_iter().flatten().flatten() {
+            let name = file.file_name();
+            let mut named = kept.states.iter().map(|(_, id)| id.to_string());
+            if !named.any(|id| name == *id) {
+                // If this fails, the file only takes room.
+                let _ = fs::remove_file(file.path());
+            }
+        }
+    }
+}
+
+fn open_log(folder: &Path) -> Result<(FactLog, Vec<Fact>), RunJournalError> {
+    match FactLog::open_log(&folder.join(FACTS_FILE), FORMAT) {
+        Err(FactLogError::Busy { .. }) => Err(RunJournalError::Busy {
+            path: folder.to_owned(),
+        }),
+        opened => Ok(opened?),
+    }
+}
+
+/// Adds up the facts. The folder of a run that never began holds none.
+fn to_past(folder: &Path, facts: Vec<Fact>) -> Result<Past, RunJournalError> {
+    match Past::from_facts(facts) {
+        Err(FactError::NoBegin) => Err(RunJournalError::Unknown {
+            path: folder.to_owned(),
+        }),
+        past => past.map_err(fact_error(folder)),
+    }
+}
+
+fn fact_error(folder: &Path) -> impl FnOnce(FactError) -> RunJournalError + use<> {
+    let path = folder.to_owned();
+    move |cause| RunJournalError::Fact { path, cause }
+}
+
+fn file_error(path: &Path) -> impl Fn(io::Error) -> RunJournalError + use<> {
+    let path = path.to_owned();
+    move |source| RunJournalError::File {
+        path: path.clone(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{Credits, Millis};
+    use souk_roles::train::{Blame, LossBits, next_link};
+
+    use super::*;
+
+    fn state(value: f32) -> Tensor {
+        Tensor::from_vec([2], vec![value; 2]).unwrap()
+    }
+
+    fn named(state: &Tensor) -> Vec<(String, ContentId)> {
+        vec![("parameters".to_owned(), state.id())]
+    }
+
+    fn subject() -> ContentId {
+        ContentId::for_content(b"subject")
+    }
+
+    /// The begin of a run, and one kept step.
+    fn facts() -> [Fact; 2] {
+        let (first, second) = (named(&state(0.0)), named(&state(1.0)));
+        let losses = vec![LossBits(7)];
+        let link = next_link(subject(), 0, &losses, &second);
+        let began = Fact::Began {
+            subject: subject(),
+            steps: 3,
+            states: first,
+            command: "{}".to_owned(),
+            at: Millis(1),
+        };
+        let kept = Fact::Kept {
+            from: 0,
+            losses,
+            states: second,
+            link,
+        };
+        [began, kept]
+    }
+
+    /// Writes a run of one step, as its thread would.
+    fn write_run(folder: &Path) {
+        let mut journal = RunJournal::create(folder).unwrap();
+        for (fact, value) in facts().into_iter().zip([0.0, 1.0]) {
+            let tensor = state(value);
+            let states = vec![(tensor.id(), tensor.to_blob())];
+            let written = journal.write(RunWrite::States(states));
+            assert!(matches!(written, RunWritten::Other));
+            let written = journal.write(RunWrite::Fact(Box::new(fact)));
+            assert!(matches!(written, RunWritten::Fact));
+        }
+    }
+
+    #[test]
+    fn a_run_comes_back_with_its_last_states_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        write_run(folder.path());
+        let journal = RunJournal::open(folder.path()).unwrap();
+        let past = journal.past().unwrap().clone();
+        assert_eq!((past.kept.position, past.losses.len()), (1, 1));
+        let states = journal.read_states(&past.kept).unwrap();
+        assert_eq!(states["parameters"], state(1.0));
+        let files = fs::read_dir(folder.path().join(STATES_FOLDER)).unwrap();
+        assert_eq!(files.count(), 1, "those before are removed");
+        fs::write(journal.state_path(&state(1.0).id()), b"damaged").unwrap();
+        let refused = journal.read_states(&past.kept).unwrap_err();
+        assert!(
+            matches!(refused, RunJournalError::State { .. }),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn one_process_at_a_time_goes_on_with_a_run_and_others_can_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let unknown = RunJournal::open(folder.path()).unwrap_err();
+        assert!(matches!(unknown, RunJournalError::Unknown { .. }));
+        write_run(folder.path());
+        let journal = RunJournal::open(folder.path()).unwrap();
+        for busy in [
+            RunJournal::open(folder.path()),
+            RunJournal::create(folder.path()),
+        ] {
+            assert!(matches!(busy, Err(RunJournalError::Busy { .. })));
+        }
+        assert!(RunJournal::is_busy(folder.path()));
+        assert_eq!(RunJournal::read(folder.path()).unwrap().steps, 3);
+        drop(journal);
+        assert!(!RunJournal::is_busy(folder.path()));
+    }
+
+    #[test]
+    fn a_settled_lease_is_in_the_journal_and_a_new_run_has_none_of_the_old() {
+        let folder = tempfile::tempdir().unwrap();
+        write_run(folder.path());
+        let mut journal = RunJournal::open(folder.path()).unwrap();
+        let settled = Fact::LeaseOver {
+            cost: Credits(5),
+            receipts: Vec::new(),
+            blame: Blame::Nothing,
+        };
+        journal.append_fact(settled).unwrap();
+        drop(journal);
+        assert_eq!(RunJournal::read(folder.path()).unwrap().spent, Credits(5));
+        drop(RunJournal::create(folder.path()).unwrap());
+        let begun = RunJournal::read(folder.path()).unwrap_err();
+        assert!(matches!(begun, RunJournalError::Unknown { .. }));
+        let files = fs::read_dir(folder.path().join(STATES_FOLDER)).unwrap();
+        assert_eq!(files.count(), 0);
+    }
+}

@@ -1,0 +1,490 @@
+//! Carries out what the core of a run decides: quotes and runs leases, sends steps, judges answers
+//! by their form, and writes the journal.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use souk_market::{Credits, JobId};
+use souk_memory::Tensor;
+use souk_roles::train::{
+    Action, End, Event, LeaseEnd, LeaseEndReason, LeaseWish, LossBits, States, Step, StepAnswer,
+    TrainCore,
+};
+use souk_scheduler::gradient::step_graph::LOSS;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use super::journal::{RunWrite, RunWriter, RunWritten};
+use super::run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
+use super::training_job;
+use crate::buyer::job::{Job, RequestInputs};
+use crate::buyer::{
+    Answer, Buyer, JobEvent, JobResult, Quote, QuoteError, Reason, Requests, Submission,
+    UnfinishedJob, draw_job,
+};
+
+/// How many steps the buyer sends ahead, so that the provider does not wait for it.
+const WINDOW: u32 = 4;
+
+/// How long a device may take to be on offer again after the lease before, or after its provider
+/// restarted.
+const NEXT_LEASE_WAIT: Duration = Duration::from_secs(10);
+
+/// The pause between two looks at the book.
+const BOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// Events of a job that can wait for the observer.
+const PROGRESS_MAX: usize = 64;
+
+type LeaseOutcome = Result<JobResult, Box<UnfinishedJob>>;
+type Running = Pin<Box<dyn Future<Output = LeaseOutcome> + Send>>;
+type Quoting = Pin<Box<dyn Future<Output = (Box<Job>, Result<Quote, QuoteError>)> + Send>>;
+
+/// The shell of a run.
+pub(super) struct RunShell<'a, O> {
+    run: &'a TrainingRun<'a>,
+    core: TrainCore,
+    writer: RunWriter,
+    next_ticket: u64,
+    observe: O,
+    /// The last kept states.
+    kept: BTreeMap<String, Tensor>,
+    /// The states of the answer that the core judges.
+    answered: BTreeMap<String, Tensor>,
+    quoting: Option<Quoting>,
+    quoted: Option<(JobId, Box<Job>, Quote)>,
+    first: Option<Step>,
+    lease: Option<OpenLease>,
+    /// How many leases this life wanted.
+    leases: u32,
+    quote_error: Option<Box<QuoteError>>,
+    unfinished: Option<Box<UnfinishedJob>>,
+    is_unfinished_shown: bool,
+    write_error: String,
+    /// Why a write was not queued.
+    refused_write: Option<String>,
+}
+
+/// A lease at work.
+struct OpenLease {
+    running: Running,
+    /// None if no more steps follow.
+    give: Option<mpsc::Sender<RequestInputs>>,
+    answers: mpsc::Receiver<Answer>,
+    progress: mpsc::Receiver<JobEvent>,
+    cancel: Arc<Notify>,
+}
+
+/// What happened to the shell.
+enum Input {
+    Event(Event),
+    Quoted(Box<Job>, Box<Result<Quote, QuoteError>>),
+    NotWritten(String),
+    Answered(Answer),
+    Job(JobEvent),
+    LeaseEnded(Box<LeaseOutcome>),
+    Nothing,
+}
+
+impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
+    pub(super) fn new(
+        run: &'a TrainingRun<'a>,
+        core: TrainCore,
+        kept: BTreeMap<String, Tensor>,
+        writer: RunWriter,
+        observe: O,
+    ) -> RunShell<'a, O> {
+        RunShell {
+            run,
+            core,
+            writer,
+            next_ticket: 0,
+            observe,
+            answered: kept.clone(),
+            kept,
+            quoting: None,
+            quoted: None,
+            first: None,
+            lease: None,
+            leases: 0,
+            quote_error: None,
+            unfinished: None,
+            is_unfinished_shown: true,
+            write_error: String::new(),
+            refused_write: None,
+        }
+    }
+
+    /// Runs to the end.
+    pub(super) async fn run(mut self, actions: Vec<Action>) -> TrainingResult {
+        let mut actions = actions;
+        loop {
+            for action in actions {
+                if let Some(end) = self.carry_out(action) {
+                    return self.into_result(end);
+                }
+            }
+            actions = Vec::new();
+            let input = self.next().await;
+            for event in self.on_input(input) {
+                actions.extend(self.core.apply(event));
+            }
+        }
+    }
+
+    /// Waits until something happens. Answers come before the end of their lease.
+    async fn next(&mut self) -> Input {
+        if let Some(why) = self.refused_write.take() {
+            return Input::NotWritten(why);
+        }
+        let cancel = self.run.cancel.clone();
+        let quoting = async {
+            match &mut self.quoting {
+                Some(quoting) => quoting.await,
+                None => std::future::pending().await,
+            }
+        };
+        let leased = async {
+            let Some(lease) = &mut self.lease else {
+                return std::future::pending().await;
+            };
+            let room = async {
+                match &lease.give {
+                    Some(give) => drop(give.reserve().await),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Some(answer) = lease.answers.recv() => Input::Answered(answer),
+                Some(event) = lease.progress.recv() => Input::Job(event),
+                ended = &mut lease.running => Input::LeaseEnded(Box::new(ended)),
+                () = room => Input::Event(Event::StepWanted),
+            }
+        };
+        tokio::select! {
+            (_, written) = self.writer.next_answer() => match written {
+                Ok(RunWritten::Fact) => Input::Event(Event::Recorded),
+                Ok(RunWritten::Other) => Input::Nothing,
+                Ok(RunWritten::Failed(why)) => Input::NotWritten(why),
+                Err(ended) => Input::NotWritten(ended.to_string()),
+            },
+            (job, quoted) = quoting => Input::Quoted(job, Box::new(quoted)),
+            () = cancel.notified() => Input::Event(Event::Stop),
+            input = leased => input,
+        }
+    }
+
+    /// Converts what happened into events for the core.
+    fn on_input(&mut self, input: Input) -> Vec<Event> {
+        match input {
+            Input::Nothing => Vec::new(),
+            Input::Event(event) => vec![event],
+            Input::NotWritten(why) => {
+                self.write_error = why;
+                vec![Event::NotRecorded]
+            }
+            Input::Quoted(job, quoted) => vec![self.on_quoted(job, *quoted)],
+            Input::Answered(answer) => vec![self.on_answered(answer)],
+            Input::Job(event) => self.on_job_event(&event).into_iter().collect(),
+            Input::LeaseEnded(ended) => {
+                let mut events = Vec::new();
+                if let Some(mut lease) = self.lease.take() {
+                    // Its last words may wait yet.
+                    while let Ok(answer) = lease.answers.try_recv() {
+                        events.push(self.on_answered(answer));
+                    }
+                    while let Ok(event) = lease.progress.try_recv() {
+                        events.extend(self.on_job_event(&event));
+                    }
+                }
+                events.push(self.on_lease_ended(*ended));
+                events
+            }
+        }
+    }
+
+    fn on_quoted(&mut self, job: Box<Job>, quoted: Result<Quote, QuoteError>) -> Event {
+        self.quoting = None;
+        match quoted {
+            Ok(quote) => {
+                (self.observe)(TrainingEvent::Planned(&quote));
+                let provider = quote.part_listing(0).provider;
+                let id = draw_job(self.run.buyer.account());
+                self.quoted = Some((id, job, quote));
+                Event::Quoted { job: id, provider }
+            }
+            Err(error) => {
+                self.quote_error = Some(Box::new(error));
+                Event::NotQuoted
+            }
+        }
+    }
+
+    fn on_job_event(&mut self, event: &JobEvent) -> Option<Event> {
+        (self.observe)(TrainingEvent::Job(event));
+        let JobEvent::Leased { leases, .. } = event else {
+            return None;
+        };
+        let escrow = leases.iter().map(|(_, _, escrow)| escrow.0);
+        Some(Event::Escrowed(Credits(
+            escrow.fold(0, u64::saturating_add),
+        )))
+    }
+
+    /// Judges an answer by its form.
+    fn on_answered(&mut self, answer: Answer) -> Event {
+        let outputs = answer.confirm_stored();
+        let loss = outputs.get(LOSS).and_then(|loss| loss.to_vec::<f32>().ok());
+        let Some(loss) = loss.and_then(|loss| loss.first().copied()) else {
+            return Event::Answered(StepAnswer::Malformed);
+        };
+        let bits = LossBits(loss.to_bits());
+        let next = self.run.training.step.next_states(&outputs);
+        if !loss.is_finite()
+            || next
+                .iter()
+                .flat_map(BTreeMap::values)
+                .any(|it| !is_finite(it))
+        {
+            self.forget(outputs.into_values());
+            return Event::Answered(StepAnswer::NotFinite { loss: bits });
+        }
+        let states = next.as_ref().map(|next| state_ids(next));
+        if let Some(next) = next {
+            self.answered = next;
+        }
+        Event::Answered(StepAnswer::Done { loss: bits, states })
+    }
+
+    fn on_lease_ended(&mut self, ended: LeaseOutcome) -> Event {
+        let lease_end = match ended {
+            Ok(result) => {
+                let amounts = result.receipts.iter().map(|receipt| receipt.body.amount.0);
+                LeaseEnd {
+                    cost: Some(Credits(amounts.sum())),
+                    receipts: result.receipts,
+                    why: LeaseEndReason::Done,
+                }
+            }
+            Err(mut unfinished) => {
+                let known = unfinished.spending;
+                let known = known.map(|it| Credits(it.spent.0.saturating_add(it.held.0)));
+                let receipts = std::mem::take(&mut unfinished.done.receipts);
+                let why = end_reason(&unfinished.how);
+                self.unfinished = Some(unfinished);
+                self.is_unfinished_shown = false;
+                LeaseEnd {
+                    cost: known,
+                    receipts,
+                    why,
+                }
+            }
+        };
+        Event::LeaseEnded(lease_end)
+    }
+
+    /// Carries out an action. Returns the end of the run.
+    fn carry_out(&mut self, action: Action) -> Option<End> {
+        match action {
+            Action::Quote(wish) => self.quote(wish),
+            Action::BeginLease => self.begin_lease(),
+            Action::SendStep(step) => {
+                let inputs = self.step_inputs(step, false);
+                let lease = self.lease.as_ref();
+                if let Some(give) = lease.and_then(|lease| lease.give.as_ref()) {
+                    // There is room, or the lease is over, and its end follows.
+                    let _ = give.try_send(inputs);
+                }
+            }
+            Action::SendNoMore => {
+                if let Some(lease) = &mut self.lease {
+                    lease.give = None;
+                }
+            }
+            Action::CancelLease => {
+                if let Some(lease) = &self.lease {
+                    lease.cancel.notify_one();
+                }
+            }
+            Action::KeepStates(states) => {
+                assert_eq!(states, state_ids(&self.answered), "they just came");
+                self.kept = self.answered.clone();
+                let blobs = self.kept.values().map(|it| (it.id(), it.to_blob()));
+                self.write(RunWrite::States(blobs.collect()));
+            }
+            Action::Record(fact) => self.write(RunWrite::Fact(Box::new(fact))),
+            Action::ForgetStates(states) => {
+                let ids: Vec<_> = states.into_iter().map(|(_, id)| id).collect();
+                for id in &ids {
+                    self.remove_content(id);
+                }
+                self.write(RunWrite::Forget(ids));
+            }
+            Action::ShowStep { done, loss } => {
+                let (loss, spent) = (f32::from_bits(loss.0), self.core.past().spent);
+                (self.observe)(TrainingEvent::Step { done, loss, spent });
+            }
+            Action::End(end) => return Some(end),
+        }
+        None
+    }
+
+    fn write(&mut self, write: RunWrite) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        if let Err(behind) = self.writer.submit_write(ticket, write) {
+            self.refused_write.get_or_insert(behind.to_string());
+        }
+    }
+
+    /// Looks for the next lease. The device of the lease before comes back a moment after it.
+    fn quote(&mut self, wish: LeaseWish) {
+        if let Some(unfinished) = &self.unfinished
+            && !std::mem::replace(&mut self.is_unfinished_shown, true)
+        {
+            let from = wish.from.position;
+            (self.observe)(TrainingEvent::LeaseEnded { unfinished, from });
+        }
+        let mut limits = self.run.limits.clone();
+        limits.budget = wish.budget;
+        limits.excluded.extend(&wish.excluded);
+        let position = wish.from.position;
+        let lease = (position, wish.steps);
+        let job = training_job(self.run.training, limits, lease, &self.kept);
+        let waits = position > 0 || self.leases > 0;
+        self.leases += 1;
+        self.first = Some(wish.first);
+        let buyer = self.run.buyer.clone();
+        self.quoting = Some(Box::pin(async move {
+            let quoted = quote_lease(&buyer, &job, waits).await;
+            (Box::new(job), quoted)
+        }));
+    }
+
+    fn begin_lease(&mut self) {
+        let (id, job, quote) = self.quoted.take().expect("a lease begins by its quote");
+        let first = self.first.take().expect("a lease has a first step");
+        let (give, inputs) = mpsc::channel(1);
+        let (answers, answered) = mpsc::channel(1);
+        let (progress, events) = mpsc::channel(PROGRESS_MAX);
+        let cancel = Arc::<Notify>::default();
+        // The channel has room for one.
+        let _ = give.try_send(self.step_inputs(first, true));
+        let submission = Submission {
+            requests: Requests {
+                count: job.limits.requests,
+                window: WINDOW,
+                inputs,
+            },
+            answers,
+            progress,
+            cancel: cancel.clone(),
+            is_bought: false,
+        };
+        let buyer = self.run.buyer.clone();
+        let running = async move {
+            let named = (id, String::new());
+            let running = buyer.submit_job_as(named, &job, quote, None, submission);
+            running.await
+        };
+        self.lease = Some(OpenLease {
+            running: Box::pin(running),
+            give: Some(give),
+            answers: answered,
+            progress: events,
+            cancel,
+        });
+    }
+
+    /// Returns what a step reads: the first of a lease also brings the states.
+    fn step_inputs(&self, step: Step, is_first: bool) -> RequestInputs {
+        let mut tensors = self.run.training.step_inputs(step.position);
+        if is_first {
+            tensors.extend(self.kept.clone());
+        }
+        RequestInputs {
+            sequence: 0,
+            tensors,
+            keep: step.keep,
+        }
+    }
+
+    /// Removes contents from the buyer's store. Content that a provider still fetches stays valid,
+    /// because the store only drops its own reference.
+    fn forget(&self, tensors: impl Iterator<Item = Tensor>) {
+        tensors.for_each(|tensor| self.remove_content(&tensor.id()));
+    }
+
+    fn remove_content(&self, id: &souk_memory::ContentId) {
+        if let Err(error) = self.run.buyer.tensors().store().remove(id) {
+            tracing::debug!(%error, "an old state stays in memory");
+        }
+    }
+
+    fn into_result(self, end: End) -> TrainingResult {
+        let past = self.core.past();
+        let end = match end {
+            End::Done => TrainingEnd::Done,
+            End::Stopped => TrainingEnd::Stopped,
+            End::NotFinite { step, loss } => TrainingEnd::NotFinite {
+                step,
+                loss: f32::from_bits(loss.0),
+            },
+            End::NoLease => match self.quote_error {
+                Some(error) => TrainingEnd::NoLease(error),
+                None => unreachable!("the core heard that no lease is quoted"),
+            },
+            End::Lost => TrainingEnd::Lost(self.unfinished),
+            End::Journal => TrainingEnd::Journal(self.write_error),
+        };
+        let losses = past.losses.iter().map(|loss| f32::from_bits(loss.0));
+        TrainingResult {
+            end,
+            losses: losses.collect(),
+            link: past.link,
+            states: self.kept,
+            spent: past.spent,
+            receipts: past.receipts.clone(),
+        }
+    }
+}
+
+async fn quote_lease(buyer: &Buyer, job: &Job, waits: bool) -> Result<Quote, QuoteError> {
+    let deadline = Instant::now() + NEXT_LEASE_WAIT;
+    loop {
+        let quoted = buyer.quote_job(job).await;
+        let is_money = matches!(
+            quoted,
+            Err(QuoteError::Budget { .. } | QuoteError::Escrow { .. })
+        );
+        if quoted.is_ok() || is_money || !waits || Instant::now() >= deadline {
+            return quoted;
+        }
+        tokio::time::sleep(BOOK_PERIOD).await;
+    }
+}
+
+/// Returns the reason for the end of a lease. A plan that no longer fits says that its time was
+/// over.
+fn end_reason(how: &crate::buyer::End) -> LeaseEndReason {
+    match how {
+        crate::buyer::End::Done => LeaseEndReason::Done,
+        crate::buyer::End::Failed(Reason::NoPlan(_)) => LeaseEndReason::TimeOver,
+        crate::buyer::End::Cancelled => LeaseEndReason::Cancelled,
+        crate::buyer::End::Failed(_) => LeaseEndReason::Fault,
+    }
+}
+
+fn state_ids(states: &BTreeMap<String, Tensor>) -> States {
+    let ids = states.iter().map(|(name, it)| (name.clone(), it.id()));
+    ids.collect()
+}
+
+/// Returns whether all elements of a state are finite.
+fn is_finite(state: &Tensor) -> bool {
+    let elements = state.to_vec::<f32>();
+    elements.is_ok_and(|elements| elements.iter().all(|element| element.is_finite()))
+}
