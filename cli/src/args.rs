@@ -49,7 +49,9 @@ pub use receipt::Receipt;
 pub use serve::{PageArgs, ServeArgs};
 pub use testnet::{FundArgs, LogsArgs, Testnet, UpArgs};
 pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, bytes, duration};
-pub use train::{LossName, OptimizerName, TrainArgs, TrainLeaseArgs};
+pub use train::{
+    LossName, OptimizerName, Train, TrainArgs, TrainCommand, TrainLeaseArgs, TrainResumeArgs,
+};
 
 /// A market for compute: sell device time, buy it, and run ONNX models on it.
 ///
@@ -100,8 +102,8 @@ pub enum Command {
     Plan(JobArgs),
     /// Buy device time for a model, run it, fetch the outputs and pay.
     Submit(SubmitArgs),
-    /// Train an ONNX model on examples from files, on a device that you lease.
-    Train(Box<TrainArgs>),
+    /// Train a model on examples from files, on devices that you lease; resume and list runs.
+    Train(Box<Train>),
     /// List, follow, resume and cancel the jobs submitted from this folder.
     #[command(subcommand)]
     Job(JobCommand),

@@ -78,6 +78,14 @@ const EXAMPLES: &[Example] = &[
             "souk train MODEL data.jsonl -o tuned/ --budget 5",
         ],
     ),
+    (
+        "train resume",
+        &[
+            "souk train resume tuned/",
+            "souk train resume tuned.onnx --budget 10",
+        ],
+    ),
+    ("train list", &["souk train list"]),
     ("job list", &["souk job list"]),
     ("job status", &["souk job status b1d8316abfce"]),
     ("job resume", &["souk job resume b1d8"]),

@@ -3,14 +3,48 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 use souk_node::scheduler::planning::Objective;
 
 use super::duration;
 use super::job::objective;
 
-/// A run of training, and where its result goes.
+/// A run of training, or a command on runs.
 #[derive(Clone, Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
+pub struct Train {
+    #[command(subcommand)]
+    pub command: Option<TrainCommand>,
+    #[command(flatten)]
+    pub run: Option<TrainArgs>,
+}
+
+/// A command on runs of training.
+#[derive(Clone, Debug, Subcommand)]
+pub enum TrainCommand {
+    /// Go on with a run whose souk was stopped or killed, from the last kept states.
+    Resume(TrainResumeArgs),
+    /// List the runs that were begun from --dir: their steps, losses and cost.
+    List,
+}
+
+/// The run to go on with.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TrainResumeArgs {
+    /// The PATH that --out of the run named.
+    pub out: PathBuf,
+    /// Another maximum cost, in credits. It also covers what the run has cost so far.
+    #[arg(long, value_name = "CREDITS", allow_negative_numbers = true)]
+    pub budget: Option<f64>,
+}
+
+/// A run of training, and where its result goes.
+#[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
 pub struct TrainArgs {
     /// An ONNX model with its weights inside: all its f32 initialisers are trained, except single
     /// numbers and those that --freeze names. Or, with DATA, a language model: a folder in the
@@ -49,15 +83,18 @@ pub struct TrainArgs {
     pub batch: Option<usize>,
     /// The learning rate; by default 0.001, or with DATA 0.0002.
     #[arg(long = "lr", value_name = "RATE", allow_negative_numbers = true)]
+    #[serde(with = "exact_number")]
     pub learning_rate: Option<f64>,
     /// The optimiser, with the meaning and the defaults of PyTorch's.
     #[arg(long, value_enum, default_value_t = OptimizerName::Adamw)]
     pub optimizer: OptimizerName,
     /// The momentum of sgd; by default 0.
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    #[serde(with = "exact_number")]
     pub momentum: Option<f64>,
     /// The weight decay; by default 0.01 for adamw and 0 for sgd.
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    #[serde(with = "exact_number")]
     pub weight_decay: Option<f64>,
     /// Do not train initialisers whose names begin so. Can be given several times.
     #[arg(long, value_name = "PREFIX",
@@ -70,6 +107,11 @@ pub struct TrainArgs {
     /// Take the examples in the order of their rows.
     #[arg(long, conflicts_with = "seed")]
     pub in_order: bool,
+    /// The parameters and the optimiser's states come back after so many steps, and at the end. A
+    /// lost provider costs at most the steps since then. The result is the same for all N.
+    #[arg(long, default_value_t = 8, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub keep: u64,
     /// Show the steps, the parameters, the memory and the price; spends nothing.
     #[arg(long)]
     pub plan: bool,
@@ -88,7 +130,7 @@ pub struct TrainArgs {
 }
 
 /// The adapter that a language model gets.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
 pub struct LoraArgs {
     /// The rank of the adapter; by default 16.
     #[arg(long, value_name = "N", requires = "data", conflicts_with = "target")]
@@ -101,6 +143,7 @@ pub struct LoraArgs {
         conflicts_with = "target",
         allow_negative_numbers = true
     )]
+    #[serde(with = "exact_number")]
     pub alpha: Option<f64>,
     /// The matrices of each layer that get an adapter, such as q_proj,v_proj; by default all seven.
     #[arg(
@@ -123,7 +166,7 @@ pub struct LoraArgs {
 }
 
 /// The lease to buy for training.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
 pub struct TrainLeaseArgs {
     /// The maximum cost, in credits, including failed leases. A hard limit.
     #[arg(long, value_name = "CREDITS", allow_negative_numbers = true)]
@@ -151,7 +194,7 @@ pub struct TrainLeaseArgs {
 }
 
 /// A loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum LossName {
     /// Of logits and the numbers of classes.
     CrossEntropy,
@@ -160,10 +203,24 @@ pub enum LossName {
 }
 
 /// An optimiser.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum OptimizerName {
     /// Stochastic gradient descent.
     Sgd,
     /// AdamW.
     Adamw,
+}
+
+/// Stores a number by its bits: as decimal digits it might come back as another one, and a run with
+/// another number is another run.
+mod exact_number {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(number: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
+        number.map(f64::to_bits).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+        Ok(Option::<u64>::deserialize(from)?.map(f64::from_bits))
+    }
 }

@@ -6,6 +6,7 @@ mod failures;
 mod language;
 mod onnx_model;
 mod report;
+mod runs;
 mod subject;
 
 use std::path::Path;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use souk_node::buyer::job::{EmulatedDevices, Limits};
 use souk_node::buyer::training::{
-    ExampleOrder, Training, TrainingData, TrainingRun, TrainingSettings,
+    ExampleOrder, RunJournal, Training, TrainingData, TrainingEvent, TrainingRun, TrainingSettings,
 };
 use souk_node::market::{Credits, Price};
 use souk_node::scheduler::gradient::adamw::AdamW;
@@ -22,11 +23,11 @@ use souk_node::scheduler::gradient::{Optimizer, Recipe};
 use tokio::sync::Notify;
 
 use super::submit::{from_quote, to_micro_credits};
-use crate::args::{OptimizerName, Output, TrainArgs, TrainLeaseArgs};
+use crate::args::{OptimizerName, Output, Train, TrainArgs, TrainCommand, TrainLeaseArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::join_as_buyer;
-use crate::{show, stop};
-use failures::from_end;
+use crate::{show, stop, suggested_command};
+use failures::{from_end, from_run};
 use report::{Progress, TrainingReport};
 use subject::Subject;
 
@@ -41,76 +42,145 @@ struct SettingDefaults {
 /// The epochs of a run that states no number of steps.
 const EPOCHS: u64 = 3;
 
-/// Trains the model, writes it with its report, and pays.
-pub async fn run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
-    let (subject, training) = prepare_run(args)?;
-    let limits = lease_limits(&args.lease)?;
-    let out = args.out.as_deref().filter(|_| !args.plan);
-    if let Some(out) = out {
-        // This comes before any payment: souk must not train what it cannot store.
-        subject.prepare_out(out)?;
-    }
-    let buyer = join_as_buyer(folder).await?;
-    let cancel = Arc::<Notify>::default();
-    let training_run = TrainingRun {
-        buyer: &buyer,
-        training: &training,
-        limits: limits.clone(),
-        cancel: cancel.clone(),
-    };
-    let Some(out) = out else {
-        let quote = training_run.quote().await.map_err(from_quote)?;
-        report::show_plan(output, &subject, &training, &quote, &limits);
-        return Ok(());
-    };
-    let mut stops = stop::Requests::new();
-    tokio::spawn(async move {
-        loop {
-            stops.next().await;
-            show::print_notice(
-                "stopping after the steps under way; again to end the lease at once",
-            );
-            cancel.notify_one();
-        }
-    });
-    if output == Output::Text {
-        report::describe_training(&subject, &training)
-            .iter()
-            .for_each(|line| show::print_notice(line));
-    }
-    let mut progress = Progress::new(output, &training, limits.budget);
-    let result = training_run.run(|event| progress.show_event(event)).await;
-    let report = TrainingReport {
-        args,
-        training: &training,
-        subject: &subject,
-        result: &result,
-    };
-    let written = report.write(out)?;
-    let done = result.losses.len() as u64;
-    let note = written.describe_partial(done);
-    match from_end(result.end, done, training.settings.steps, note) {
-        Some(failure) => Err(failure),
-        None => {
-            written.show_result(output);
+/// Runs a command on training.
+pub async fn run(folder: &Path, output: Output, train: &Train) -> Outcome {
+    match (&train.command, &train.run) {
+        (Some(TrainCommand::Resume(args)), _) => runs::resume_run(folder, output, args).await,
+        (Some(TrainCommand::List), _) => {
+            runs::list_runs(folder, output);
             Ok(())
+        }
+        (None, Some(args)) => begin_run(folder, output, args).await,
+        (None, None) => {
+            let cause = "souk train needs a model";
+            let hint = "`souk train --help` has examples";
+            Err(Failure::new(Kind::Usage, cause, hint))
         }
     }
 }
 
+/// Begins a run, or shows its plan.
+async fn begin_run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
+    let command = runs::RunCommand::new(args);
+    let (subject, training) = prepare_run(args, command.unix_seconds)?;
+    let limits = lease_limits(&args.lease)?;
+    let Some(out) = args.out.as_deref().filter(|_| !args.plan) else {
+        let buyer = join_as_buyer(folder).await?;
+        let training_run = TrainingRun {
+            buyer: &buyer,
+            training: &training,
+            limits: limits.clone(),
+            keep_steps: args.keep,
+            cancel: Arc::default(),
+        };
+        let quote = training_run.quote().await.map_err(from_quote)?;
+        report::show_plan(output, &subject, &training, &quote, &limits);
+        return Ok(());
+    };
+    // This comes before any payment: souk must not train what it cannot store.
+    subject.prepare_out(out)?;
+    let prepared = PreparedRun {
+        args,
+        out,
+        subject,
+        training,
+        limits,
+    };
+    let journal = runs::begin_journal(folder, &prepared)?;
+    prepared
+        .train_model(folder, output, journal, command.to_json())
+        .await
+}
+
+/// A run that is checked, and has a place for its result.
+struct PreparedRun<'a> {
+    args: &'a TrainArgs,
+    out: &'a Path,
+    subject: Subject,
+    training: Training,
+    limits: Limits,
+}
+
+impl PreparedRun<'_> {
+    /// Trains the model, writes it with its report, and pays.
+    async fn train_model(
+        self,
+        folder: &Path,
+        output: Output,
+        journal: RunJournal,
+        command: String,
+    ) -> Outcome {
+        let (args, training, subject) = (self.args, &self.training, &self.subject);
+        let buyer = join_as_buyer(folder).await?;
+        let cancel = Arc::<Notify>::default();
+        let training_run = TrainingRun {
+            buyer: &buyer,
+            training,
+            limits: self.limits.clone(),
+            keep_steps: args.keep,
+            cancel: cancel.clone(),
+        };
+        tokio::spawn(stop_on_request(cancel));
+        if output == Output::Text {
+            report::describe_training(subject, training)
+                .iter()
+                .for_each(|line| show::print_notice(line));
+        }
+        let mut progress = Progress::new(output, training, self.limits.budget);
+        let observe = |event: TrainingEvent<'_>| progress.show_event(event);
+        let result = training_run.run(journal, command, observe).await;
+        let result = result.map_err(|error| from_run(error, self.out))?;
+        let report = TrainingReport {
+            args,
+            training,
+            subject,
+            result: &result,
+        };
+        let written = report.write(self.out)?;
+        let done = result.losses.len() as u64;
+        let note = written.describe_partial(done);
+        match from_end(result.end, done, training.settings.steps, note) {
+            Some(mut failure) => {
+                let is_open = !matches!(failure.kind, Kind::Job) && done > 0;
+                if is_open {
+                    let resume = format!("train resume {}", self.out.display());
+                    let resume = suggested_command::market_command(&resume);
+                    failure.notes.push(format!("to go on: {resume}"));
+                }
+                Err(failure)
+            }
+            None => {
+                written.show_result(output);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Passes on what stops the run.
+async fn stop_on_request(cancel: Arc<Notify>) {
+    let mut stops = stop::Requests::new();
+    loop {
+        stops.next().await;
+        show::print_notice("stopping after the steps under way; again to end the lease at once");
+        cancel.notify_one();
+    }
+}
+
 /// Reads what is trained, and checks the run.
-fn prepare_run(args: &TrainArgs) -> Result<(Subject, Training), Failure> {
+fn prepare_run(args: &TrainArgs, unix_seconds: u64) -> Result<(Subject, Training), Failure> {
     let Some(data) = &args.data else {
         let (model, training) = onnx_model::prepare_run(args)?;
         return Ok((Subject::Model(model), training));
     };
     #[cfg(feature = "generate")]
     {
-        let (subject, training) = language::prepare_run(args, data)?;
+        let (subject, training) = language::prepare_run(args, data, unix_seconds)?;
         Ok((Subject::Adapter(Box::new(subject)), training))
     }
     #[cfg(not(feature = "generate"))]
     {
+        let _ = unix_seconds;
         let cause = format!("{} is for language models", data.display());
         let hint = "this souk was built without the feature `generate`";
         Err(Failure::new(Kind::Input, cause, hint))

@@ -150,3 +150,108 @@ fn a_language_model_learns_over_a_lease_what_it_could_not_answer() {
         assert_eq!(refused.code, 3, "{}", refused.stdout);
     }
 }
+
+/// What a buyer that is killed and a provider that dies train: long enough to be hit.
+const STEPS: &str = "240";
+
+/// Arguments that train the bundled classifier for [`STEPS`] steps.
+fn long_run(out: &str) -> Vec<String> {
+    let file = |name: &str| digits(name).to_string_lossy().into_owned();
+    let images = format!("images={}", file("images.npy"));
+    let labels = format!("labels={}", file("labels.npy"));
+    let (model, settings) = (
+        file("digits.onnx"),
+        "--loss cross-entropy --batch 36 --lr 2e-4",
+    );
+    let lease = format!("--steps {STEPS} --keep 8 --budget 50 --device cpu -o {out}");
+    let words = ["train", &model, "-i", &images, "--target", &labels];
+    let options = settings.split(' ').chain(lease.split(' '));
+    words
+        .into_iter()
+        .chain(options)
+        .map(str::to_owned)
+        .collect()
+}
+
+fn run_long(market: &Market, out: &str) -> Ran {
+    let arguments = long_run(out);
+    market.souk(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Returns the number of steps that a run has kept.
+fn steps_kept(market: &Market, out: &str) -> u64 {
+    let runs = market.souk(&["train", "list"]).json();
+    let runs = runs.as_array().expect("a list").iter();
+    let mut runs = runs.filter(|run| run["result"] == out);
+    runs.next()
+        .map_or(0, |run| run["steps_done"].as_u64().expect("a number"))
+}
+
+/// Asserts that two runs made the same, to the bit.
+fn assert_same(left: &Value, right: &Value) {
+    assert_eq!(left["losses"], right["losses"], "each batch counts once");
+    assert_eq!(left["steps_done"], right["steps_done"]);
+    assert_eq!(left["tuned"]["blake3"], right["tuned"]["blake3"]);
+}
+
+#[test]
+fn a_run_whose_buyer_is_killed_goes_on_from_the_last_kept_states() {
+    let market = Market::up();
+    let undisturbed = run_long(&market, &market.path("undisturbed.onnx")).done();
+    let out = market.path("tuned.onnx");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_souk"));
+    command
+        .arg("--dir")
+        .arg(market.folder().join("net"))
+        .args(long_run(&out));
+    command
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null());
+    let mut buyer = command.spawn().expect("souk starts");
+    market.until(|| steps_kept(&market, &out) >= 16);
+    let busy = market.souk(&["train", "resume", &out]);
+    assert_eq!(busy.code, 8, "it is at work: {}", busy.stdout);
+    kill(buyer.id(), "-9");
+    buyer.wait().expect("it was killed");
+    let kept = steps_kept(&market, &out);
+    assert!((16..240).contains(&kept), "{kept} steps");
+    let again = run_long(&market, &out);
+    assert_eq!(
+        again.code, 8,
+        "a run with steps is not replaced: {}",
+        again.stdout
+    );
+    let resumed = market.souk(&["train", "resume", &out]).done();
+    assert_same(&resumed, &undisturbed);
+    let runs = market.souk(&["train", "list"]).json();
+    let states: Vec<&Value> = runs
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|it| &it["state"])
+        .collect();
+    assert_eq!(states, ["done", "done"]);
+    let done = market.souk(&["train", "resume", &out]);
+    assert_eq!(done.code, 8, "nothing is left to do: {}", done.stdout);
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn a_run_whose_provider_dies_goes_on_with_another_one() {
+    let market = Market::up();
+    let undisturbed = run_long(&market, &market.path("undisturbed.onnx")).done();
+    let provider = |receipt: &Value| receipt["body"]["provider"].clone();
+    let first = provider(&undisturbed["receipts"][0]);
+    let mut names = (1..=4).map(|n| format!("provider-{n}"));
+    let name = names.find(|name| first == market.account_of(name).as_str());
+    let name = name.expect("it is one of the testnet's");
+    let dies = [("fault", json!("die")), ("fault_after", json!(60))];
+    market.set_in_provider(&name, &dies);
+    let ran = run_long(&market, &market.path("tuned.onnx"));
+    assert_same(&ran.done(), &undisturbed);
+    assert!(
+        ran.stderr.contains("ended early"),
+        "it died: {}",
+        ran.stderr
+    );
+}

@@ -1,7 +1,9 @@
 //! Turns the reasons why training cannot begin, or ended early, into failures: a cause, an exit
 //! code, and what to change.
 
-use souk_node::buyer::training::{TrainingEnd, TrainingError};
+use std::path::Path;
+
+use souk_node::buyer::training::{RunJournalError, TrainingEnd, TrainingError, TrainingRunError};
 use souk_node::scheduler::gradient::GradientError;
 
 use crate::commands::submit::{from_ended, from_import, from_quote};
@@ -49,6 +51,43 @@ fn gradient_hint(error: &GradientError) -> &'static str {
     }
 }
 
+/// Converts the reason why a run's journal cannot be used.
+pub fn from_run_journal(error: &RunJournalError) -> Failure {
+    let hint = match error {
+        RunJournalError::Unknown { .. } => {
+            "name what --out named; `souk train list` shows the runs of --dir"
+        }
+        RunJournalError::Busy { .. } => "wait for it, or stop it",
+        RunJournalError::File { .. } | RunJournalError::States(_) => {
+            "check the path, its permissions and the space on its disk"
+        }
+        RunJournalError::Facts(_)
+        | RunJournalError::Fact { .. }
+        | RunJournalError::State { .. } => {
+            "restore the folder from a copy, or remove it and begin anew"
+        }
+    };
+    Failure::new(Kind::State, error, hint)
+}
+
+/// Converts the reason why a run cannot begin or go on.
+pub fn from_run(error: TrainingRunError, out: &Path) -> Failure {
+    match error {
+        TrainingRunError::Journal(error) => from_run_journal(&error),
+        error @ TrainingRunError::Subject => {
+            let hint = "restore the files with which it began, or begin anew with another --out";
+            Failure::new(Kind::Input, error, hint)
+        }
+        error @ TrainingRunError::Done => {
+            let cause = format!("{error}; its result is {}", out.display());
+            Failure::new(Kind::State, cause, "begin another one with another --out")
+        }
+        error @ (TrainingRunError::Market(_) | TrainingRunError::Trade(_)) => {
+            Failure::new(Kind::Network, error, "try again when the market runs")
+        }
+    }
+}
+
 /// Converts the end of a run into a failure, unless all steps are done. The note says where the
 /// result of the steps so far is.
 pub fn from_end(end: TrainingEnd, done: u64, steps: u64, note: Option<String>) -> Option<Failure> {
@@ -73,7 +112,19 @@ pub fn from_end(end: TrainingEnd, done: u64, steps: u64, note: Option<String>) -
             }
             failure
         }
-        TrainingEnd::Lost(unfinished) => from_ended(&unfinished, None),
+        TrainingEnd::Lost(Some(unfinished)) => from_ended(&unfinished, None),
+        TrainingEnd::Lost(None) => {
+            let cause = "several leases in a row brought no parameters";
+            Failure::new(Kind::Job, cause, "give a smaller --keep, or other devices")
+        }
+        TrainingEnd::Journal(why) => {
+            let cause = format!("the journal of the run could not be written: {why}");
+            Failure::new(
+                Kind::State,
+                cause,
+                "make space on the disk, then resume the run",
+            )
+        }
     };
     failure.notes.extend(note);
     Some(failure.with([("steps_done", done.into()), ("steps", steps.into())]))

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -47,12 +46,13 @@ pub struct AdapterSubject {
 pub(super) fn prepare_run(
     args: &TrainArgs,
     data_path: &Path,
+    unix_seconds: u64,
 ) -> Result<(AdapterSubject, Training), Failure> {
     let (model, _) = open_model(&args.model, None)?;
     let settings = adapter_settings(args);
     let adapter = model.create_adapter(&settings).map_err(from_model)?;
     let lines = files::read(data_path)?;
-    let rows = read_rows(args, &model, data_path, &lines)?;
+    let rows = read_rows(args, &model, (data_path, &lines), unix_seconds)?;
     let data = TrainingData {
         inputs: BTreeMap::from([(TOKENS.to_owned(), rows.tokens.clone())]),
         target_name: LABELS.to_owned(),
@@ -111,20 +111,19 @@ fn adapter_settings(args: &TrainArgs) -> AdapterSettings {
 fn read_rows(
     args: &TrainArgs,
     model: &LanguageModel,
-    path: &Path,
-    lines: &[u8],
+    (path, lines): (&Path, &[u8]),
+    unix_seconds: u64,
 ) -> Result<ExampleRows, Failure> {
     let named = |cause: &dyn std::fmt::Display, hint: &str| {
         Failure::new(Kind::Input, format!("{}: {cause}", path.display()), hint)
     };
     let form = "write a line such as {\"prompt\": \"…\", \"completion\": \"…\"} for each example";
     let lines = std::str::from_utf8(lines).map_err(|error| named(&error, form))?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let reader = ExampleReader {
         card: &model.card,
         tokenizer: &model.tokenizer,
         tokens_max: choose_length(args, model)?,
-        now: now.map_or(0, |it| it.as_secs()),
+        now: unix_seconds,
     };
     let rows = reader.read_lines(lines);
     let rows = rows.and_then(|examples| ExampleRows::from_examples(&examples));

@@ -145,10 +145,12 @@ impl Progress {
             }
             TrainingEvent::Job(event) => self.show_job_event(event),
             TrainingEvent::Step { done, loss, spent } => self.show_step(done, loss, spent),
-            TrainingEvent::LeaseEnded(unfinished) => show::print_notice(&format!(
-                "  the lease ended early: {}; training goes on from the last step",
-                show::replace_accounts(&unfinished.reason_text(), &self.names)
-            )),
+            TrainingEvent::LeaseEnded { unfinished, from } => {
+                let why = show::replace_accounts(&unfinished.reason_text(), &self.names);
+                let from = format_count(from, "step");
+                let line = format!("  the lease ended early: {why}; training goes on after {from}");
+                show::print_notice(&line);
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use souk_node::memory::{ContentId, Tensor};
 #[cfg(feature = "generate")]
 use super::language::AdapterSubject;
 use super::onnx_model;
+use super::runs::run_folder;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::files;
 
@@ -51,6 +52,15 @@ impl Subject {
             }
             #[cfg(feature = "generate")]
             Self::Adapter(_) => out.to_owned(),
+        }
+    }
+
+    /// Returns the folder of the run's journal.
+    pub fn run_folder(&self, out: &Path) -> PathBuf {
+        match self {
+            Self::Model(_) => run_folder(out, false),
+            #[cfg(feature = "generate")]
+            Self::Adapter(_) => run_folder(out, true),
         }
     }
 

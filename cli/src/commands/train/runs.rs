@@ -1,0 +1,222 @@
+//! Keeps runs of training beside their results, lists them, and goes on with one.
+//!
+//! ```text
+//! tuned/run/  or  tuned.run/          the journal and the last kept states of a run
+//! FOLDER/buyer/trainings/NAME         the path of such a folder, for the list
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use souk_folder::clock::unix_ms;
+use souk_node::buyer::training::{RunEnd, RunJournal, RunPast};
+use souk_node::memory::ContentId;
+
+use super::failures::from_run_journal;
+use super::{PreparedRun, lease_limits, prepare_run};
+use crate::args::{Output, TrainArgs, TrainResumeArgs};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::show::{self, Table, format_credits};
+use crate::{files, suggested_command};
+
+/// The folder that names the runs, in the folder of the market.
+const LIST_FOLDER: &str = "buyer/trainings";
+
+/// The folder of a run, in or beside its result.
+const RUN_FOLDER: &str = "run";
+
+/// How many digits of a hash name a run in the list.
+const NAME_DIGITS: usize = 12;
+
+/// The command that began a run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct RunCommand {
+    args: TrainArgs,
+    /// When it began, which a chat template can read.
+    pub(super) unix_seconds: u64,
+}
+
+impl RunCommand {
+    /// Returns the command with absolute paths, begun now.
+    pub(super) fn new(args: &TrainArgs) -> RunCommand {
+        let path = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
+        let named = |text: &String| match text.split_once('=') {
+            Some((name, file)) => format!("{name}={}", path(Path::new(file)).display()),
+            None => path(Path::new(text)).display().to_string(),
+        };
+        // `bundled` is no path, unless there is a file of that name.
+        let model = match args.model.exists() {
+            true => path(&args.model),
+            false => args.model.clone(),
+        };
+        RunCommand {
+            args: TrainArgs {
+                model,
+                data: args.data.as_deref().map(path),
+                input: args.input.iter().map(named).collect(),
+                target: args.target.as_ref().map(named),
+                out: args.out.as_deref().map(path),
+                ..args.clone()
+            },
+            unix_seconds: unix_ms() / 1000,
+        }
+    }
+
+    pub(super) fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data in memory always encodes")
+    }
+}
+
+/// Begins the journal of a run. It refuses to replace one that has steps and could go on.
+pub(super) fn begin_journal(
+    folder: &Path,
+    prepared: &PreparedRun<'_>,
+) -> Result<RunJournal, Failure> {
+    let run = prepared.subject.run_folder(prepared.out);
+    if let Ok(past) = RunJournal::read(&run) {
+        let is_open = !past.is_done() && !matches!(past.how, Some(RunEnd::NotFinite { .. }));
+        if is_open && past.kept.position > 0 {
+            let out = prepared.out.display();
+            let (done, steps) = (past.kept.position, past.steps);
+            let cause = format!("{out} belongs to a run that has done {done} of {steps} steps");
+            let resume = suggested_command::market_command(&format!("train resume {out}"));
+            let hint = format!(
+                "go on with it: {resume}; or give another --out, or remove {}",
+                run.display()
+            );
+            return Err(Failure::new(Kind::State, cause, hint));
+        }
+    }
+    let journal = RunJournal::create(&run).map_err(|error| from_run_journal(&error))?;
+    let run = std::path::absolute(&run).unwrap_or(run);
+    let hash = ContentId::for_content(run.as_os_str().as_encoded_bytes()).to_string();
+    let name: String = hash.chars().take(NAME_DIGITS).collect();
+    let text = run.display().to_string();
+    files::write(&folder.join(LIST_FOLDER).join(name), text.as_bytes())?;
+    Ok(journal)
+}
+
+/// Goes on with a run.
+pub(super) async fn resume_run(folder: &Path, output: Output, asked: &TrainResumeArgs) -> Outcome {
+    let run = find_run(&asked.out);
+    let journal = RunJournal::open(&run).map_err(|error| from_run_journal(&error))?;
+    let past = journal.past().expect("an open journal has a past");
+    let command = decode_command(past, &run)?;
+    let mut args = command.args;
+    if asked.budget.is_some() {
+        args.lease.budget = asked.budget;
+    }
+    let (subject, training) = prepare_run(&args, command.unix_seconds)?;
+    let limits = lease_limits(&args.lease)?;
+    // The result goes to where it is now, if somebody moved its folder.
+    subject.prepare_out(&asked.out)?;
+    if output == Output::Text {
+        let (done, steps) = (past.kept.position, past.steps);
+        show::print_notice(&format!("going on after {done} of {steps} steps"));
+    }
+    let prepared = PreparedRun {
+        args: &args,
+        out: &asked.out,
+        subject,
+        training,
+        limits,
+    };
+    prepared
+        .train_model(folder, output, journal, String::new())
+        .await
+}
+
+/// Returns the folder of the run whose result has this path.
+fn find_run(out: &Path) -> PathBuf {
+    match out.is_dir() {
+        true if out.join("facts.jsonl").exists() => out.to_owned(),
+        true => out.join(RUN_FOLDER),
+        false => out.with_extension(RUN_FOLDER),
+    }
+}
+
+/// Returns the folder of the run whose result goes to `out`, which is a folder or a file.
+pub(super) fn run_folder(out: &Path, is_folder: bool) -> PathBuf {
+    match is_folder {
+        true => out.join(RUN_FOLDER),
+        false => out.with_extension(RUN_FOLDER),
+    }
+}
+
+fn decode_command(past: &RunPast, run: &Path) -> Result<RunCommand, Failure> {
+    serde_json::from_str(&past.command).map_err(|error| {
+        let cause = format!(
+            "{} has no command that this souk reads: {error}",
+            run.display()
+        );
+        Failure::new(Kind::State, cause, "resume it with the souk that began it")
+    })
+}
+
+/// Lists the runs that were begun from a folder, the oldest first.
+pub(super) fn list_runs(folder: &Path, output: Output) {
+    let entries = std::fs::read_dir(folder.join(LIST_FOLDER));
+    let paths = entries.into_iter().flatten().flatten();
+    let paths = paths.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    let runs = paths.filter_map(|path| {
+        let run = PathBuf::from(path);
+        let past = RunJournal::read(&run).ok()?;
+        Some((run, past))
+    });
+    let mut runs: Vec<(PathBuf, RunPast)> = runs.collect();
+    runs.sort_by_key(|(_, past)| past.at);
+    if output == Output::Json {
+        let all: Vec<Value> = runs.iter().map(|(run, past)| to_json(run, past)).collect();
+        return show::print_json(&all);
+    }
+    let mut table = Table::new(&["run", "state", ">steps", ">loss", ">credits", "result"]);
+    for (run, past) in &runs {
+        table.add_row([
+            show::time_of_day(past.at.0),
+            describe_state(run, past).to_owned(),
+            format!("{}/{}", past.kept.position, past.steps),
+            last_loss(past).map_or("-".to_owned(), |loss| format!("{loss:.4}")),
+            format_credits(past.spent.0),
+            result_path(run, past),
+        ]);
+    }
+    table.print();
+}
+
+fn to_json(run: &Path, past: &RunPast) -> Value {
+    json!({
+        "result": result_path(run, past),
+        "run": run,
+        "state": describe_state(run, past),
+        "begun_ms": past.at.0,
+        "steps_done": past.kept.position,
+        "steps": past.steps,
+        "loss": last_loss(past),
+        "spent_micro_max": past.spent.0,
+        "receipts": past.receipts.len(),
+    })
+}
+
+fn last_loss(past: &RunPast) -> Option<f32> {
+    past.losses.last().map(|loss| f32::from_bits(loss.0))
+}
+
+/// Returns the path that --out named.
+fn result_path(run: &Path, past: &RunPast) -> String {
+    let command: Option<RunCommand> = serde_json::from_str(&past.command).ok();
+    let out = command.and_then(|command| command.args.out);
+    out.unwrap_or_else(|| run.to_owned()).display().to_string()
+}
+
+/// Returns the state of a run in a word.
+fn describe_state(run: &Path, past: &RunPast) -> &'static str {
+    match past.how {
+        Some(RunEnd::Done) => "done",
+        _ if RunJournal::is_busy(run) => "running",
+        None => "killed",
+        Some(RunEnd::Stopped) => "stopped",
+        Some(RunEnd::NotFinite { .. }) => "not finite",
+        Some(RunEnd::NoLease | RunEnd::Lost | RunEnd::Journal) => "no device",
+    }
+}
