@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use souk_node::scheduler::planning::Objective;
 
@@ -11,17 +11,40 @@ use super::duration;
 use super::job::objective;
 
 /// A run of training, or a command on runs.
-#[derive(Clone, Debug, clap::Args)]
-#[command(
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
-    disable_help_subcommand = true
-)]
-pub struct Train {
-    #[command(subcommand)]
-    pub command: Option<TrainCommand>,
-    #[command(flatten)]
-    pub run: Option<TrainArgs>,
+#[derive(Clone, Debug)]
+pub enum Train {
+    Run(TrainArgs),
+    Command(TrainCommand),
+}
+
+// clap derives no command that has either arguments or a subcommand.
+impl FromArgMatches for Train {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        match matches.subcommand_name() {
+            Some(_) => TrainCommand::from_arg_matches(matches).map(Train::Command),
+            None => TrainArgs::from_arg_matches(matches).map(Train::Run),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Train {
+    fn augment_args(command: Command) -> Command {
+        let command = TrainCommand::augment_subcommands(TrainArgs::augment_args(command));
+        command
+            .args_conflicts_with_subcommands(true)
+            .subcommand_negates_reqs(true)
+            .subcommand_required(false)
+            .disable_help_subcommand(true)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
 }
 
 /// A command on runs of training.

@@ -44,17 +44,12 @@ const EPOCHS: u64 = 3;
 
 /// Runs a command on training.
 pub async fn run(folder: &Path, output: Output, train: &Train) -> Outcome {
-    match (&train.command, &train.run) {
-        (Some(TrainCommand::Resume(args)), _) => runs::resume_run(folder, output, args).await,
-        (Some(TrainCommand::List), _) => {
+    match train {
+        Train::Run(args) => begin_run(folder, output, args).await,
+        Train::Command(TrainCommand::Resume(args)) => runs::resume_run(folder, output, args).await,
+        Train::Command(TrainCommand::List) => {
             runs::list_runs(folder, output);
             Ok(())
-        }
-        (None, Some(args)) => begin_run(folder, output, args).await,
-        (None, None) => {
-            let cause = "souk train needs a model";
-            let hint = "`souk train --help` has examples";
-            Err(Failure::new(Kind::Usage, cause, hint))
         }
     }
 }
