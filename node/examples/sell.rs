@@ -30,6 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let home = PathBuf::from(folder).join("provider");
     std::fs::create_dir_all(&home)?;
     let config = Config {
+        own_engine: None,
         key: NodeKey::load_or_create(&home.join(KEY_FILE))?,
         market: MarketFile::read_nearest(&home)?,
         provider: ProviderFile {

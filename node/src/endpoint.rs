@@ -1,34 +1,45 @@
 //! Answers the requests of tabs through an inference engine that the provider runs: vLLM, SGLang,
-//! llama-server, Ollama or any other with OpenAI's HTTP API.
+//! llama-server, Ollama or any other with OpenAI's HTTP API; or souk's own decoder
+//! ([`own_engine`]).
 //!
-//! The engine sees a body that [`upstream`] builds from a fixed list of fields, on one path, at one
-//! origin. Its text goes to the buyer piece by piece (`pieces`), and souk counts
-//! it; souk never bills what the engine says of its usage.
+//! An engine behind HTTP sees a body that [`upstream`] builds from a fixed list of fields, on one
+//! path, at one origin. The text of an engine goes to the buyer piece by piece (`pieces`), and souk
+//! counts it; souk never bills what the engine says of its usage.
 
+mod engine;
 pub mod engine_key;
+mod figures;
+pub mod own_engine;
 pub(crate) mod pieces;
 mod sse;
 pub mod transport;
 pub mod upstream;
 
-use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::StatusCode;
 
 use souk_market::{NameFault, Resources};
 use souk_roles::clock::Micros;
+use souk_roles::lease::truncate_text;
 use souk_roles::tokens::capacity::EngineCapacity;
 use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
 use tokio::time::Instant;
 
+use engine::{EngineFault, TextSource};
 use engine_key::EngineKey;
+use figures::RequestCounter;
+use own_engine::{OwnEngine, OwnFault};
 use pieces::PieceSink;
-use souk_folder::config::EndpointChoice;
+use souk_folder::config::{EndpointChoice, ServedModelChoice};
 use transport::UrlFault;
 use upstream::{Upstream, UpstreamError};
+
+pub use figures::TokenFigures;
+pub use sse::AnswerPiece;
 
 /// An answer ends this long before its lease does, so that the buyer can still receive it.
 const HANDOVER: Duration = Duration::from_secs(2);
@@ -40,9 +51,10 @@ const DRAIN_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Endpoint {
     card: TextCard,
-    upstream: Upstream,
+    engine: TextSource,
     is_resold: bool,
     capacity: Mutex<EngineCapacity>,
+    counter: RequestCounter,
     opened: Instant,
 }
 
@@ -66,6 +78,9 @@ pub enum EndpointError {
     /// The engine does not answer.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
+    /// The provider serves a model of its own, and this souk has no decoder.
+    #[error("this souk was built without language models, so it cannot serve {0}")]
+    NoDecoder(String),
     /// The engine has no such model.
     #[error("the engine at {url} has no model \"{model}\"; it has {}", known.join(", "))]
     Unknown {
@@ -91,13 +106,61 @@ impl Endpoint {
             })
         };
         let key = choice.key_file.as_ref().map(load).transpose()?;
+        let upstream = Upstream::new(&choice.url, key, choice.ca_file.as_deref())?;
+        let endpoint = Endpoint::with_engine(&choice.model, TextSource::Http(upstream), slots)?;
         Ok(Endpoint {
-            card: TextCard::new(&choice.model).map_err(EndpointError::Model)?,
-            upstream: Upstream::new(&choice.url, key, choice.ca_file.as_deref())?,
             is_resold: choice.resold,
+            ..endpoint
+        })
+    }
+
+    /// Creates an endpoint whose requests souk's own decoder answers, so many at once.
+    ///
+    /// # Errors
+    /// When the model's name cannot be used, or when there is no decoder.
+    pub fn of_own_engine(
+        choice: &ServedModelChoice,
+        slots: u32,
+        engine: Option<Arc<dyn OwnEngine>>,
+    ) -> Result<Endpoint, EndpointError> {
+        let none = || EndpointError::NoDecoder(choice.model.clone());
+        Endpoint::with_engine(
+            &choice.model,
+            TextSource::Own(engine.ok_or_else(none)?),
+            slots,
+        )
+    }
+
+    fn with_engine(model: &str, engine: TextSource, slots: u32) -> Result<Endpoint, EndpointError> {
+        Ok(Endpoint {
+            card: TextCard::new(model).map_err(EndpointError::Model)?,
+            engine,
+            is_resold: false,
             capacity: Mutex::new(EngineCapacity::new(slots)),
+            counter: RequestCounter::load_or_new(None),
             opened: Instant::now(),
         })
+    }
+
+    /// Continues the counts of requests that a provider's folder holds.
+    #[must_use]
+    pub(crate) fn with_counts_of(self, home: &Path) -> Endpoint {
+        Endpoint {
+            counter: RequestCounter::load_or_new(Some(home)),
+            ..self
+        }
+    }
+
+    /// Returns the counts of requests and tokens.
+    pub(crate) fn token_figures(&self) -> TokenFigures {
+        self.counter.figures(self.slots_now())
+    }
+
+    /// Writes the counts into a provider's folder.
+    pub(crate) fn store_figures(&self, home: &Path) {
+        if let Err(error) = figures::store_figures(home, &self.token_figures()) {
+            tracing::debug!(%error, "`souk provider status` cannot show the requests");
+        }
     }
 
     /// Returns the card that its ask sells.
@@ -130,7 +193,21 @@ impl Endpoint {
     }
 
     /// Notes what a failure says of the engine, and tells the owner how to mend it.
-    fn note_failure(&self, error: &UpstreamError) {
+    fn note_failure(&self, error: &EngineFault) {
+        match error {
+            EngineFault::Upstream(error) => self.note_upstream_failure(error),
+            EngineFault::Own(error) => {
+                match error {
+                    OwnFault::Refused(_) => {}
+                    OwnFault::Busy => self.lock_capacity().on_busy(self.now()),
+                    OwnFault::Failed(_) => self.lock_capacity().on_unreachable(self.now()),
+                }
+                tracing::warn!(%error, "the decoder did not answer a request");
+            }
+        }
+    }
+
+    fn note_upstream_failure(&self, error: &UpstreamError) {
         let now = self.now();
         match error {
             UpstreamError::Busy { .. } => self.lock_capacity().on_busy(now),
@@ -181,12 +258,16 @@ impl Endpoint {
     /// # Errors
     /// When it does not answer, or lists other models only.
     pub async fn check_engine(&self) -> Result<(), EndpointError> {
-        let known = self.upstream.fetch_models().await?;
+        let TextSource::Http(upstream) = &self.engine else {
+            // The decoder is in this process, and has read its model.
+            return Ok(());
+        };
+        let known = upstream.fetch_models().await?;
         let model = self.card.model.as_str();
         match known.iter().any(|it| it == model) {
             true => Ok(()),
             false => Err(EndpointError::Unknown {
-                url: self.upstream.url().to_owned(),
+                url: upstream.url().to_owned(),
                 model: model.to_owned(),
                 known,
             }),
@@ -202,9 +283,21 @@ impl Endpoint {
         left: Duration,
         sink: &PieceSink,
     ) -> TextAnswer {
+        let counted = self.counter.begin_request();
+        let answer = self.run_request(request, left, sink).await;
+        counted.end(answer.finish, answer.count_for(request));
+        answer
+    }
+
+    async fn run_request(
+        &self,
+        request: &TextRequest,
+        left: Duration,
+        sink: &PieceSink,
+    ) -> TextAnswer {
         let until = Instant::now() + left.saturating_sub(HANDOVER);
         let model = self.card.model.as_str();
-        let chat = self.upstream.begin_chat(model, request);
+        let chat = self.engine.begin_answer(model, sink.lease(), request);
         let begun = tokio::select! {
             begun = tokio::time::timeout_at(until, chat) => begun,
             () = sink.wait_for_stop() => {
@@ -264,7 +357,14 @@ impl Endpoint {
 
     /// Returns an answer without text that says what went wrong. It names no address, and nothing
     /// of the provider's account at the engine.
-    fn to_answer(&self, error: &UpstreamError) -> TextAnswer {
+    fn to_answer(&self, error: &EngineFault) -> TextAnswer {
+        match error {
+            EngineFault::Upstream(error) => self.to_upstream_answer(error),
+            EngineFault::Own(error) => own_answer(error),
+        }
+    }
+
+    fn to_upstream_answer(&self, error: &UpstreamError) -> TextAnswer {
         let (finish, message) = match error {
             UpstreamError::Busy { .. } => (Finish::Busy, "the engine is busy".to_owned()),
             // Only these say that the request is at fault, and not the engine.
@@ -272,7 +372,7 @@ impl Endpoint {
                 if matches!(status.as_u16(), 400 | 413 | 422) =>
             {
                 // The owner's log has the message. One of a service can name its account.
-                let message = match self.upstream.is_elsewhere() {
+                let message = match self.engine.is_elsewhere() {
                     true => format!("the engine answered {status}"),
                     false => format!("the engine answered {status}: {message}"),
                 };
@@ -301,3 +401,17 @@ impl Endpoint {
         TextAnswer::without_text(finish, message)
     }
 }
+
+/// Returns the answer to a request that the own decoder did not answer.
+fn own_answer(error: &OwnFault) -> TextAnswer {
+    let (finish, message) = match error {
+        OwnFault::Refused(_) => (Finish::Refused, truncate_text(error.to_string())),
+        OwnFault::Busy => (Finish::Busy, "the engine is busy".to_owned()),
+        // The owner's log has the cause.
+        OwnFault::Failed(_) => (Finish::Interrupted, "the engine failed".to_owned()),
+    };
+    TextAnswer::without_text(finish, message)
+}
+
+#[cfg(test)]
+mod tests;

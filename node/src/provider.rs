@@ -61,6 +61,7 @@ use tokio::sync::{mpsc, watch};
 use crate::client::reach::{ReachError, connect_market};
 use crate::client::trader::{TradeError, Trader};
 use crate::endpoint::EndpointError;
+use crate::endpoint::own_engine::OwnEngine;
 use crate::endpoint::pieces::{self, PieceStreams};
 use announcement_schedule::{AnnouncementOutcome, AnnouncementSchedule};
 use engine::{Engine, OpenedEngine};
@@ -129,6 +130,8 @@ pub struct Config {
     /// The path of this program, which the sandbox starts again for each job (see
     /// [`souk_sandbox`]).
     pub program: PathBuf,
+    /// The decoder of the model on sale, if souk's own one runs it.
+    pub own_engine: Option<Arc<dyn OwnEngine>>,
 }
 
 /// Why a provider stopped or did not start.
@@ -312,6 +315,7 @@ impl Provider {
             provider,
             network,
             program,
+            own_engine,
         } = config;
         let market = market.with_known(&home);
         let lock = folder_lock::lock_folder(&home)?;
@@ -321,7 +325,8 @@ impl Provider {
         let wanted = &provider.limits.power_watts;
         let power = power::HeldLimits::set_limits(&home, wanted, souk_host::power::find_domain)?;
         let store = Arc::new(store_in(&home)?);
-        let opened = OpenedEngine::open(&home, &provider, program, &store).await?;
+        let opened = OpenedEngine::open(&home, &provider, program, own_engine, &store);
+        let opened = opened.await?;
         let config = souk_network::NetworkConfig {
             listen: Some(provider.listen.clone()),
             peers_file: Some(home.join(souk_network::PEERS_FILE)),
@@ -420,6 +425,9 @@ impl Provider {
                 unreachable!("it samples devices until the end")
             }
         };
+        if let Some(endpoint) = self.engine.as_endpoint() {
+            endpoint.store_figures(&self.home);
+        }
         let mut power = self.power.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = power.give_back() {
             tracing::error!(%error, "a power limit could not be restored");

@@ -213,6 +213,8 @@ pub enum DeviceChoice {
     Group(Vec<DeviceChoice>),
     /// A model of an inference engine: its answers are sold, and no device.
     Endpoint(EndpointChoice),
+    /// A model that souk's own decoder runs: its answers are sold, and no device.
+    Serve(ServedModelChoice),
 }
 
 /// A model that an inference engine with OpenAI's HTTP API serves.
@@ -235,12 +237,35 @@ pub struct EndpointChoice {
     pub resold: bool,
 }
 
+/// A language model that souk's own decoder runs on this machine's processor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServedModelChoice {
+    /// The model as `souk generate` takes it: a folder, a GGUF file, or `bundled`.
+    pub source: PathBuf,
+    /// The name under which it is sold, such as `qwen/qwen3-8b`.
+    pub model: String,
+    /// The positions of each sequence, prompt and answer together; none for the model's own, at
+    /// most 4,096.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<usize>,
+    /// The threads that compute; none for one on each core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+}
+
 impl DeviceChoice {
-    /// Returns the model and engine on sale, if no device is.
+    /// Returns whether it sells the answers of a model by the token, and no device.
     #[must_use]
-    pub fn as_endpoint(&self) -> Option<&EndpointChoice> {
+    pub fn sells_tokens(&self) -> bool {
+        matches!(self, DeviceChoice::Endpoint(_) | DeviceChoice::Serve(_))
+    }
+
+    /// Returns the model that souk's own decoder runs, if it sells one.
+    #[must_use]
+    pub fn as_served_model(&self) -> Option<&ServedModelChoice> {
         match self {
-            DeviceChoice::Endpoint(endpoint) => Some(endpoint),
+            DeviceChoice::Serve(choice) => Some(choice),
             _ => None,
         }
     }

@@ -78,9 +78,9 @@ pub enum DeviceError {
         /// The names in the catalogue.
         known: Vec<String>,
     },
-    /// A model behind an endpoint is not a device, and cannot be one of a group.
-    #[error("the model {0} is sold through an endpoint, and not as a device that souk opens")]
-    Endpoint(String),
+    /// A model that is sold by the token is not a device, and cannot be one of a group.
+    #[error("a model is sold by the token, and is no device that souk opens")]
+    Endpoint,
     /// The group has no devices.
     #[error("a group needs at least one device: list them in provider.json")]
     Nobody,
@@ -186,7 +186,7 @@ fn open_one(
 ) -> Result<Arc<dyn Processor>, DeviceError> {
     match choice {
         DeviceChoice::Group(_) => unreachable!("a group is opened one by one"),
-        DeviceChoice::Endpoint(endpoint) => Err(DeviceError::Endpoint(endpoint.model.clone())),
+        DeviceChoice::Endpoint(_) | DeviceChoice::Serve(_) => Err(DeviceError::Endpoint),
         DeviceChoice::Cpu { threads } => {
             let threads = threads_of(*threads, cores);
             let measured = || {
@@ -502,7 +502,7 @@ pub fn identify_device(choice: &DeviceChoice) -> Result<String, DeviceError> {
             part_key(&key, *memory_mib)
         }),
         DeviceChoice::Onnxruntime { provider } => runtime_key(provider),
-        DeviceChoice::Endpoint(endpoint) => Ok(format!("{} at {}", endpoint.model, endpoint.url)),
+        DeviceChoice::Endpoint(_) | DeviceChoice::Serve(_) => Ok(format!("{choice:?}")),
         DeviceChoice::Emulated { profile, manner } => {
             let told = manner.stated_entries().into_iter();
             let told = told.map(|(name, value)| format!(", {name} {value}"));

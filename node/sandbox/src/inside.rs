@@ -379,6 +379,7 @@ fn device_confinement(device: &DeviceChoice) -> Confinement {
         DeviceChoice::Cpu { .. }
         | DeviceChoice::Emulated { .. }
         | DeviceChoice::Endpoint(_)
+        | DeviceChoice::Serve(_)
         | DeviceChoice::Group(_) => Confinement::Processor,
     }
 }

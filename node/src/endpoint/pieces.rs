@@ -132,6 +132,11 @@ impl PieceStreams {
 }
 
 impl PieceSink {
+    /// Returns the lease of the tab.
+    pub(crate) fn lease(&self) -> LeaseId {
+        self.lease
+    }
+
     /// Sends the next piece of the answer, if anybody follows.
     pub(crate) fn send_piece(&self, text: AnswerText) {
         let number = {

@@ -230,6 +230,9 @@ pub(super) async fn sample_forever(provider: &Arc<Provider>) {
                 tracing::info!("the devices' costs were reset at the owner's request");
             }
             provider.seen.save();
+            if let Some(endpoint) = provider.engine.as_endpoint() {
+                endpoint.store_figures(&provider.home);
+            }
             let figures = provider.live.sample_devices(unix_ms());
             config::write(&provider.home.join(LIVE_FILE), &figures)
         });

@@ -11,7 +11,8 @@ use super::ProviderError;
 use super::device_load::Live;
 use super::pace::Pace;
 use crate::endpoint::Endpoint;
-use souk_folder::config::{EndpointChoice, ProviderFile};
+use crate::endpoint::own_engine::OwnEngine;
+use souk_folder::config::{DeviceChoice, ProviderFile};
 use souk_market::Resources;
 use souk_sandbox::device::costs::DeviceCosts;
 use souk_sandbox::device::{self, combine_profiles, provider_resources};
@@ -61,21 +62,24 @@ impl OpenedEngine {
         home: &Path,
         file: &ProviderFile,
         program: PathBuf,
+        own_engine: Option<Arc<dyn OwnEngine>>,
         store: &Arc<Store>,
     ) -> Result<OpenedEngine, ProviderError> {
-        match file.device.as_endpoint() {
-            Some(choice) => OpenedEngine::open_endpoint(home, file, choice, store).await,
-            None => OpenedEngine::open_devices(home, file, program, store).await,
-        }
+        let slots = file.limits.leases;
+        let endpoint = match &file.device {
+            DeviceChoice::Endpoint(choice) => Endpoint::new(choice, slots)?,
+            DeviceChoice::Serve(choice) => Endpoint::of_own_engine(choice, slots, own_engine)?,
+            _ => return OpenedEngine::open_devices(home, file, program, store).await,
+        };
+        OpenedEngine::open_endpoint(home, file, endpoint.with_counts_of(home), store).await
     }
 
     async fn open_endpoint(
         home: &Path,
         file: &ProviderFile,
-        choice: &EndpointChoice,
+        endpoint: Endpoint,
         store: &Arc<Store>,
     ) -> Result<OpenedEngine, ProviderError> {
-        let endpoint = Endpoint::new(choice, file.limits.leases)?;
         endpoint.check_engine().await?;
         let card = endpoint.card();
         // Buyers name the card as the graph, and nobody has to send it.

@@ -12,6 +12,7 @@ use souk_sandbox::executor::Executor;
 
 use super::journal::Sums;
 use super::{LiveDevice, LiveFigures, Provider, Statistics};
+use crate::endpoint::TokenFigures;
 
 /// Returns a page of metrics, or none once the provider is gone.
 pub(super) async fn metrics_page(provider: Weak<Provider>) -> Option<Page> {
@@ -60,6 +61,9 @@ async fn add_state(page: &mut Page, provider: &Provider) {
             .add_figure(&[("state", "starting")], sandboxes.starting)
             .add_figure(&[("state", "wanted")], sandboxes.wanted);
     }
+    if let Some(endpoint) = provider.engine.as_endpoint() {
+        add_token_figures(page, &endpoint.token_figures());
+    }
     add_live_figures(page, &provider.live.last_figures());
     let (sent, received) = provider.tensors.bytes_moved();
     let help = "Bytes of content that went to other peers and came from them, since the start.";
@@ -97,6 +101,34 @@ async fn add_state(page: &mut Page, provider: &Provider) {
         store.awaited_reads,
     );
     peers::add_metrics(page, &provider.network).await;
+}
+
+/// Adds the requests and tokens of a model that is sold by the token.
+fn add_token_figures(page: &mut Page, figures: &TokenFigures) {
+    let help = "Requests that the engine should get at once now.";
+    page.add_gauge("souk_provider_slots", help, u64::from(figures.slots));
+    let help = "Requests that the engine answers now.";
+    page.add_gauge(
+        "souk_provider_requests_running",
+        help,
+        u64::from(figures.running),
+    );
+    let help = "Requests that ended, by how.";
+    let ends = [
+        ("answered", figures.answered),
+        ("cancelled", figures.cancelled),
+        ("refused", figures.refused),
+        ("busy", figures.busy),
+        ("broken", figures.broken),
+    ];
+    let mut family = page.add_family(MetricKind::Counter, "souk_provider_requests_total", help);
+    for (end, count) in ends {
+        family.add_figure(&[("end", end)], count);
+    }
+    let help = "Billed tokens of messages and of answers.";
+    page.add_family(MetricKind::Counter, "souk_provider_tokens_total", help)
+        .add_figure(&[("side", "input")], figures.input_tokens)
+        .add_figure(&[("side", "output")], figures.output_tokens);
 }
 
 /// Adds the state of its devices, as far as this process knows it.

@@ -19,7 +19,7 @@ pub fn stated_features(devices: &DeviceChoice) -> Features {
         DeviceChoice::Cuda { .. } => Backend::Cuda,
         DeviceChoice::Onnxruntime { .. } => Backend::Onnxruntime,
         DeviceChoice::Emulated { .. } => Backend::Emulated,
-        DeviceChoice::Endpoint(_) => return Features(0),
+        DeviceChoice::Endpoint(_) | DeviceChoice::Serve(_) => return Features(0),
         DeviceChoice::Group(group) => {
             let each = group.iter().map(|device| stated_features(device).0);
             return Features(each.fold(0, |bits, device| bits | device));
@@ -37,7 +37,9 @@ pub fn session_features(devices: &DeviceChoice, isolation: Isolation) -> Feature
             [one] => return session_features(one, isolation),
             _ => false,
         },
-        DeviceChoice::Onnxruntime { .. } | DeviceChoice::Endpoint(_) => false,
+        DeviceChoice::Onnxruntime { .. } | DeviceChoice::Endpoint(_) | DeviceChoice::Serve(_) => {
+            false
+        }
         DeviceChoice::Cpu { .. }
         | DeviceChoice::Gpu { .. }
         | DeviceChoice::Cuda { .. }

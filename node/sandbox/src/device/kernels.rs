@@ -31,7 +31,9 @@ fn can_run_language(devices: &DeviceChoice, language: Custom) -> bool {
     match devices {
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => language == Custom::Wasm,
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => language == Custom::Wgsl,
-        DeviceChoice::Onnxruntime { .. } | DeviceChoice::Endpoint(_) => false,
+        DeviceChoice::Onnxruntime { .. } | DeviceChoice::Endpoint(_) | DeviceChoice::Serve(_) => {
+            false
+        }
         DeviceChoice::Group(group) => group
             .iter()
             .any(|device| can_run_language(device, language)),

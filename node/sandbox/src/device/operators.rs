@@ -168,7 +168,7 @@ fn can_run_node(devices: &DeviceChoice, node: &NodeProto) -> bool {
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => false,
         // ONNX Runtime has all operators of ONNX itself.
         DeviceChoice::Onnxruntime { .. } => node.operator_domain().is_empty(),
-        DeviceChoice::Endpoint(_) => false,
+        DeviceChoice::Endpoint(_) | DeviceChoice::Serve(_) => false,
         DeviceChoice::Group(group) => group.iter().any(|device| can_run_node(device, node)),
     }
 }

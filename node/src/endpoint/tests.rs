@@ -1,0 +1,125 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use souk_market::{AccountKey, LeaseId};
+use souk_roles::tokens::text::{Message, Role};
+use tokio::sync::mpsc;
+
+use super::own_engine::OwnAnswer;
+use super::pieces::PieceStreams;
+use super::*;
+
+/// A decoder that gives these pieces, and then waits if none of them ends the answer.
+#[derive(Debug)]
+struct Script {
+    pieces: Vec<Result<AnswerPiece, OwnFault>>,
+    /// Keeps unfinished answers open.
+    open: Mutex<Vec<mpsc::Sender<Result<AnswerPiece, OwnFault>>>>,
+}
+
+impl OwnEngine for Script {
+    fn begin_answer(&self, _: LeaseId, _: TextRequest) -> OwnAnswer {
+        let (sender, answer) = mpsc::channel(self.pieces.len() + 1);
+        for piece in &self.pieces {
+            sender.try_send(piece.clone()).unwrap();
+        }
+        let is_over = |it: &Result<AnswerPiece, _>| it.as_ref().is_err_and(|_| true);
+        if !self.pieces.iter().any(is_over) {
+            self.open.lock().unwrap().push(sender);
+        }
+        answer
+    }
+}
+
+fn piece(text: &str, finish: Option<Finish>) -> Result<AnswerPiece, OwnFault> {
+    let text = AnswerText {
+        content: text.to_owned(),
+        ..AnswerText::default()
+    };
+    Ok(AnswerPiece { text, finish })
+}
+
+fn endpoint(pieces: Vec<Result<AnswerPiece, OwnFault>>) -> Endpoint {
+    let choice = ServedModelChoice {
+        source: "bundled".into(),
+        model: "m".to_owned(),
+        context: None,
+        threads: None,
+    };
+    let open = Mutex::default();
+    let engine = Arc::new(Script { pieces, open });
+    Endpoint::of_own_engine(&choice, 2, Some(engine)).unwrap()
+}
+
+fn request() -> TextRequest {
+    TextRequest {
+        messages: vec![Message {
+            role: Role::User,
+            content: "what".to_owned(),
+        }],
+        tokens_max: 8,
+        ..TextRequest::default()
+    }
+}
+
+async fn answer(endpoint: &Endpoint, stop: bool) -> TextAnswer {
+    let (streams, buyer) = (Arc::<PieceStreams>::default(), AccountKey([1; 32]));
+    streams.open_tab(LeaseId(1), buyer);
+    let sink = streams.open_sink(LeaseId(1), 0);
+    if stop {
+        streams.stop_request(LeaseId(1), buyer, 0);
+    }
+    endpoint
+        .answer_request(&request(), Duration::from_secs(60), &sink)
+        .await
+}
+
+#[tokio::test]
+async fn the_decoders_pieces_are_an_answer_and_are_counted() {
+    let whole = endpoint(vec![piece("a mar", None), piece("ket", Some(Finish::Stop))]);
+    let answered = answer(&whole, false).await;
+    assert_eq!(answered.text.content, "a market");
+    assert_eq!(answered.finish, Finish::Stop);
+    let figures = whole.token_figures();
+    assert_eq!((figures.answered, figures.running), (1, 0));
+    assert_eq!((figures.input_tokens, figures.output_tokens), (1, 2));
+}
+
+#[tokio::test]
+async fn a_stop_ends_an_answer_that_is_under_way() {
+    let endless = endpoint(Vec::new());
+    assert_eq!(answer(&endless, true).await.finish, Finish::Cancelled);
+    assert_eq!(endless.token_figures().cancelled, 1);
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_and_a_failed_decoder_gets_no_more_buyers_for_a_while() {
+    let cause = "it is too long".to_owned();
+    let refusing = endpoint(vec![Err(OwnFault::Refused(cause))]);
+    let refused = answer(&refusing, false).await;
+    assert_eq!(refused.finish, Finish::Refused);
+    assert!(refused.message.contains("it is too long"), "{refused:?}");
+    assert_eq!(refusing.slots_now(), 2);
+    let failed = OwnFault::Failed("/secret/path".to_owned());
+    let failing = endpoint(vec![piece("a mar", None), Err(failed)]);
+    let broken = answer(&failing, false).await;
+    assert_eq!(broken.finish, Finish::Interrupted);
+    assert_eq!(broken.text.content, "a mar");
+    assert!(!broken.message.contains("secret"), "{broken:?}");
+    assert_eq!(failing.slots_now(), 0);
+}
+
+#[test]
+fn without_a_decoder_nothing_is_sold() {
+    let choice = ServedModelChoice {
+        source: "bundled".into(),
+        model: "m".to_owned(),
+        context: None,
+        threads: None,
+    };
+    let none = Endpoint::of_own_engine(&choice, 2, None).unwrap_err();
+    assert!(
+        none.to_string().contains("without language models"),
+        "{none}"
+    );
+}
