@@ -27,9 +27,11 @@
 #![forbid(unsafe_code)]
 
 mod forms;
+mod served_decoder;
 mod session_journal;
 mod session_reports;
 mod session_shell;
+mod slot_pool;
 mod step_outputs;
 mod steps;
 mod stop_signal;
@@ -52,6 +54,7 @@ use souk_node::buyer::job::Limits;
 use forms::GrammarVocabulary;
 
 pub use forms::TextForm;
+pub use served_decoder::{DecoderSpeed, ServedDecoder, ServingSize};
 pub use stop_signal::StopSignal;
 pub use text_engine::{SessionSize, TextEngine, TextMarket};
 pub use text_error::{TextError, UsedBudget};

@@ -70,6 +70,7 @@ enum ComputePlace {
     Here {
         program: Arc<dyn Program>,
         decoder: Box<Decoder>,
+        weight_bytes: u64,
     },
     /// Leased sessions.
     Market {
@@ -94,12 +95,18 @@ impl TextEngine {
     ) -> Result<Self, TextError> {
         let mut decoder = model.into_decoder(room)?;
         let mut subgraph = std::mem::take(&mut decoder.subgraph);
+        let weights = subgraph.weights.values().map(|it| it.len() as u64);
+        let weight_bytes = weights.sum::<u64>() + subgraph.model.len() as u64;
         subgraph.model = add_output_operators(subgraph.model, size)?;
         let program = Arc::from(compile_subgraph(subgraph, threads)?);
         let sequences = size.sequences.min(max_local_sequences(&decoder, room));
         let decoder = Box::new(decoder);
         Ok(Self {
-            backing: ComputePlace::Here { program, decoder },
+            backing: ComputePlace::Here {
+                program,
+                decoder,
+                weight_bytes,
+            },
             room,
             sequences,
         })
@@ -156,7 +163,9 @@ impl TextEngine {
     /// the session can batch their steps.
     pub fn open_sequences(&self, handle: &Handle) -> Result<Vec<Sequence<'static>>, TextError> {
         let here = match &self.backing {
-            ComputePlace::Here { program, decoder } => {
+            ComputePlace::Here {
+                program, decoder, ..
+            } => {
                 let states = decoder.states.iter().map(|port| State {
                     port: port.clone(),
                     value: decoder.empty_cache(self.room),
@@ -178,6 +187,30 @@ impl TextEngine {
             Sequence::new(session, self.room)
         };
         Ok((0..self.sequences).map(sequence).collect())
+    }
+
+    /// Returns the number of its sequences.
+    #[must_use]
+    pub fn sequences(&self) -> u32 {
+        self.sequences
+    }
+
+    /// Returns the bytes of the caches of one sequence on this machine; none in the market.
+    #[must_use]
+    pub fn cache_bytes(&self) -> u64 {
+        match &self.backing {
+            ComputePlace::Here { decoder, .. } => cache_bytes(decoder, self.room),
+            ComputePlace::Market { .. } => 0,
+        }
+    }
+
+    /// Returns the bytes of the weights on this machine; none in the market.
+    #[must_use]
+    pub fn weight_bytes(&self) -> u64 {
+        match self.backing {
+            ComputePlace::Here { weight_bytes, .. } => weight_bytes,
+            ComputePlace::Market { .. } => 0,
+        }
     }
 
     /// Ends the leases. Returns the receipts since the last call, and the reason if a session
@@ -220,12 +253,17 @@ fn build_local_steps(session: Arc<SteppedSession>, sequence: u32) -> Steps<'stat
     }))
 }
 
+/// Returns the bytes of the caches of one sequence.
+fn cache_bytes(decoder: &Decoder, room: usize) -> u64 {
+    let [heads, width] = decoder.cache;
+    let floats = (decoder.states.len() * heads * width).saturating_mul(room) as u64;
+    floats.saturating_mul(size_of::<f32>() as u64)
+}
+
 /// Returns the number of sequences whose caches fit half of this machine's free memory, at least
 /// one.
 fn max_local_sequences(decoder: &Decoder, room: usize) -> u32 {
-    let [heads, width] = decoder.cache;
-    let floats = (decoder.states.len() * heads * width).saturating_mul(room) as u64;
-    let bytes = floats.saturating_mul(size_of::<f32>() as u64).max(1);
+    let bytes = cache_bytes(decoder, room).max(1);
     let free = system::memory_free_bytes().unwrap_or(u64::MAX);
     u32::try_from(free / 2 / bytes).unwrap_or(u32::MAX).max(1)
 }

@@ -1,0 +1,123 @@
+//! Turns the request of a tab into the tokens that a model reads, by the model's own template, and
+//! refuses what the model cannot answer.
+
+use serde_json::{Map, Value};
+use souk_llm::answer::{AnswerForm, AnswerReader};
+use souk_llm::chat::{Conversation, Message};
+use souk_llm::sampling::Sampling;
+use souk_llm::tokens::Marks;
+use souk_node::endpoint::own_engine::OwnFault;
+use souk_roles::tokens::text::{Role, TextRequest};
+
+use crate::{TextError, TextModel, new_message};
+
+/// Sampling of a request that does not state it, as with OpenAI's API.
+const TEMPERATURE_DEFAULT: f64 = 1.0;
+const TOP_P_DEFAULT: f64 = 1.0;
+
+/// A request that the model can answer.
+#[derive(Debug)]
+pub(super) struct PreparedRequest {
+    /// The prompt's tokens.
+    pub(super) tokens: Vec<u32>,
+    pub(super) sampling: Sampling,
+    pub(super) stops: Vec<String>,
+    pub(super) tokens_max: usize,
+    /// Marks that belong to the text although the tokeniser leaves them out.
+    pub(super) marks: &'static [&'static str],
+    /// Separates the thought from the answer.
+    pub(super) reader: AnswerReader,
+}
+
+impl PreparedRequest {
+    /// Renders and checks a request.
+    pub(super) fn new(
+        text_model: &TextModel,
+        request: &TextRequest,
+    ) -> Result<PreparedRequest, OwnFault> {
+        let sampling = to_sampling(request)?;
+        let template = text_model.chat_template().map_err(refused)?;
+        let form = AnswerForm::from_template(&template.source);
+        if request.continues && form == AnswerForm::Channels {
+            let cause = "it answers in channels, so another's answer cannot be continued";
+            return Err(OwnFault::Refused(cause.to_owned()));
+        }
+        let text = render_prompt(text_model, request)?;
+        let tokens = text_model.encode(&text, Marks::Own).map_err(refused)?;
+        let (length, room) = (tokens.len(), text_model.context_length);
+        if length == 0 || length >= room {
+            let cause = format!(
+                "the messages have {length} of the model's tokens, and its context of {room} must \
+                 have room for an answer too"
+            );
+            return Err(OwnFault::Refused(cause));
+        }
+        Ok(PreparedRequest {
+            tokens,
+            sampling,
+            stops: request.stop.clone(),
+            tokens_max: request.tokens_max as usize,
+            marks: form.marks_to_keep(None),
+            reader: AnswerReader::new(form, &text, None),
+        })
+    }
+}
+
+/// Renders the conversation up to the place where the model answers, or goes on with the answer in
+/// the last message.
+fn render_prompt(text_model: &TextModel, request: &TextRequest) -> Result<String, OwnFault> {
+    let messages: Vec<Message> = request
+        .messages
+        .iter()
+        .map(|message| {
+            let role = match message.role {
+                Role::System => "system",
+                Role::User => "user",
+                Role::Assistant => "assistant",
+            };
+            new_message(role, &message.content)
+        })
+        .collect();
+    let mut values = Map::new();
+    if request.continues {
+        values.insert("add_generation_prompt".to_owned(), Value::Bool(false));
+    }
+    let conversation = Conversation {
+        messages: &messages,
+        values: Some(&values),
+        ..Conversation::default()
+    };
+    let mut text = text_model
+        .render_conversation(&conversation)
+        .map_err(refused)?;
+    if request.continues {
+        // The template closes the message; what it adds after the content goes.
+        let begun = request.messages.last().map_or("", |it| it.content.trim());
+        let at = text.rfind(begun).filter(|_| !begun.is_empty());
+        let Some(at) = at else {
+            let cause = "its template leaves out the answer to continue".to_owned();
+            return Err(OwnFault::Refused(cause));
+        };
+        text.truncate(at + begun.len());
+    }
+    Ok(text)
+}
+
+fn to_sampling(request: &TextRequest) -> Result<Sampling, OwnFault> {
+    let sampling = Sampling {
+        temperature: request.temperature.unwrap_or(TEMPERATURE_DEFAULT),
+        top_p: request.top_p.unwrap_or(TOP_P_DEFAULT),
+        frequency: request.frequency_penalty.unwrap_or_default(),
+        presence: request.presence_penalty.unwrap_or_default(),
+        // Buyers always send one.
+        seed: request.seed.unwrap_or_default().cast_unsigned(),
+        ..Sampling::default()
+    };
+    let checked = sampling.check_ranges();
+    checked.map_err(|error| OwnFault::Refused(error.to_string()))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it converts errors")]
+fn refused(error: TextError) -> OwnFault {
+    OwnFault::Refused(error.to_string())
+}

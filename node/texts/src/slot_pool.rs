@@ -1,0 +1,98 @@
+//! Lends the sequences of one session to the requests of tabs. A tab gets the sequence that it used
+//! last, which has the beginning of its conversation; nobody else profits from that, because times
+//! would otherwise tell one buyer what another one wrote.
+
+use souk_node::market::LeaseId;
+
+/// The free sequences of a session.
+#[derive(Debug)]
+pub(crate) struct SlotPool<S> {
+    /// The number of the session: sequences of an earlier one do not return.
+    session: u64,
+    /// The one that is free longest comes first.
+    free: Vec<Slot<S>>,
+}
+
+/// A sequence, lent to a request.
+#[derive(Debug)]
+pub(crate) struct Slot<S> {
+    pub(crate) sequence: S,
+    /// The tab whose tokens it holds.
+    pub(crate) tab: Option<LeaseId>,
+    session: u64,
+}
+
+impl<S> SlotPool<S> {
+    /// Creates the pool of a new session.
+    pub(crate) fn new(sequences: Vec<S>) -> SlotPool<S> {
+        let mut pool = SlotPool {
+            session: 0,
+            free: Vec::new(),
+        };
+        pool.replace_session(sequences);
+        pool
+    }
+
+    /// Gives up the session, whose sequences failed, for another one.
+    pub(crate) fn replace_session(&mut self, sequences: Vec<S>) {
+        self.session += 1;
+        let session = self.session;
+        let slots = sequences.into_iter().map(|sequence| Slot {
+            sequence,
+            tab: None,
+            session,
+        });
+        self.free = slots.collect();
+    }
+
+    /// Lends a sequence: the one that the tab used last, or else the one that is free longest.
+    pub(crate) fn lend(&mut self, tab: LeaseId) -> Option<Slot<S>> {
+        let own = self.free.iter().position(|slot| slot.tab == Some(tab));
+        let at = own.or(if self.free.is_empty() { None } else { Some(0) })?;
+        Some(self.free.remove(at))
+    }
+
+    /// Takes a sequence back.
+    pub(crate) fn take_back(&mut self, slot: Slot<S>) {
+        if slot.session == self.session {
+            self.free.push(slot);
+        }
+    }
+
+    /// Returns whether a sequence belongs to the session.
+    pub(crate) fn is_current(&self, slot: &Slot<S>) -> bool {
+        slot.session == self.session
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tab_gets_its_own_sequence_back_and_never_prefers_that_of_another_one() {
+        let mut pool = SlotPool::new(vec!['a', 'b', 'c']);
+        for (tab, sequence) in [(1, 'a'), (2, 'b'), (3, 'c')] {
+            let mut slot = pool.lend(LeaseId(tab)).unwrap();
+            assert_eq!(slot.sequence, sequence);
+            slot.tab = Some(LeaseId(tab));
+            pool.take_back(slot);
+        }
+        assert_eq!(pool.lend(LeaseId(3)).unwrap().sequence, 'c');
+        assert_eq!(pool.lend(LeaseId(4)).unwrap().sequence, 'a');
+        assert_eq!(pool.lend(LeaseId(4)).unwrap().sequence, 'b');
+        assert!(pool.lend(LeaseId(4)).is_none());
+    }
+
+    #[test]
+    fn sequences_of_a_failed_session_do_not_return() {
+        let mut pool = SlotPool::new(vec![1, 2]);
+        let old = pool.lend(LeaseId(1)).unwrap();
+        assert!(pool.is_current(&old));
+        pool.replace_session(vec![3]);
+        assert!(!pool.is_current(&old));
+        pool.take_back(old);
+        assert_eq!(pool.lend(LeaseId(1)).unwrap().sequence, 3);
+        assert!(pool.lend(LeaseId(1)).is_none());
+    }
+}
