@@ -30,6 +30,8 @@ mod providers;
 mod receipt;
 #[cfg(feature = "gateway")]
 mod serve;
+#[cfg(feature = "generate")]
+mod served_model;
 mod submit;
 pub mod testnet;
 #[cfg(feature = "generate")]

@@ -33,6 +33,25 @@ const ENDPOINT_OPTIONS: [&str; 15] = [
     "band",
 ];
 
+/// The options of `souk provider init` that have an effect with `--serve`.
+#[cfg(feature = "generate")]
+const SERVE_OPTIONS: [&str; 14] = [
+    "yes",
+    "dry_run",
+    "name",
+    "listen",
+    "serve",
+    "model",
+    "out",
+    "slots",
+    "context",
+    "threads",
+    "region",
+    "hours",
+    "min_reputation",
+    "band",
+];
+
 /// Checks the options of the commands that have modes.
 ///
 /// # Errors
@@ -52,15 +71,26 @@ pub fn check_modes(matches: &ArgMatches) -> Result<(), clap::Error> {
     }
     if let Some(("provider", provider)) = matches.subcommand()
         && let Some(("init", given)) = provider.subcommand()
-        && given.contains_id("endpoint")
     {
-        let all = <ProviderInitArgs as clap::Args>::augment_args(Command::new("init"));
-        return refuse_others(&all, given, &ENDPOINT_OPTIONS, |option| {
-            format!(
-                "{option} does not work with --endpoint: leave it out; it is for devices that souk \
-                 runs itself"
-            )
-        });
+        return check_provider_init(given);
+    }
+    Ok(())
+}
+
+/// Checks the options of `souk provider init` for a model that is sold by the token.
+fn check_provider_init(given: &ArgMatches) -> Result<(), clap::Error> {
+    let all = <ProviderInitArgs as clap::Args>::augment_args(Command::new("init"));
+    let check = |mode: &str, allowed: &[&str]| {
+        refuse_others(&all, given, allowed, |option| {
+            format!("{option} does not work with {mode}: leave it out; it is for devices")
+        })
+    };
+    if given.contains_id("endpoint") {
+        return check("--endpoint", &ENDPOINT_OPTIONS);
+    }
+    #[cfg(feature = "generate")]
+    if given.contains_id("serve") {
+        return check("--serve", &SERVE_OPTIONS);
     }
     Ok(())
 }
@@ -129,8 +159,12 @@ mod tests {
 
     #[test]
     fn options_of_a_device_are_refused_with_an_endpoint() {
-        let line = "souk provider init --endpoint http://127.0.0.1/v1 --model m --out 1";
-        for option in [
+        let endpoint = "souk provider init --endpoint http://127.0.0.1/v1 --model m --out 1";
+        let mut lines = vec![endpoint];
+        if cfg!(feature = "generate") {
+            lines.push("souk provider init --serve bundled --out 1");
+        }
+        let options = [
             "--min-price 1",
             "--idle-percent 5",
             "--spot 5s=40",
@@ -142,13 +176,37 @@ mod tests {
             "--operator MatMul",
             "--no-wasm",
             "--power-limit x=1",
-        ] {
-            let refused = check(&format!("{line} {option}")).unwrap_err();
-            let name = option.split(' ').next().unwrap();
-            assert!(refused.contains(name), "{refused}");
+        ];
+        for line in &lines {
+            for option in options {
+                let refused = check(&format!("{line} {option}")).unwrap_err();
+                let name = option.split(' ').next().unwrap();
+                assert!(refused.contains(name), "{refused}");
+            }
+            let kept = "--yes --hours 20:00-08:00 --min-reputation 510 --band 22:00-06:00=70 \
+                        --slots 3";
+            check(&format!("{line} {kept}")).unwrap();
         }
-        let kept = "--yes --hours 20:00-08:00 --min-reputation 510 --band 22:00-06:00=70 --slots 3 \
-                    --resold --ca-file a";
-        check(&format!("{line} {kept}")).unwrap();
+        check(&format!("{endpoint} --resold --ca-file a")).unwrap();
+    }
+
+    #[cfg(feature = "generate")]
+    #[test]
+    fn a_served_model_needs_a_price_and_is_no_endpoint() {
+        let parse = |more: &str| {
+            let line = format!("souk provider init --serve bundled {more}");
+            Args::build_command().try_get_matches_from(line.split_whitespace())
+        };
+        assert!(parse("--out 1 --model m --context 64 --threads 2").is_ok());
+        for wrong in [
+            "",
+            "--out 1 --endpoint http://127.0.0.1/v1 --model m",
+            "--out 1 --device cpu",
+            "--out 1 --resold",
+            "--out 1 --slots 17",
+            "--out 1 --context 1",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -25,7 +25,7 @@ pub enum Provider {
         /// The new price, in credits; without it, souk shows the current price.
         credits: Option<f64>,
         /// The new price of a million output tokens, in credits, for a provider that sells a model
-        /// of an inference engine.
+        /// by the token.
         #[arg(long, value_name = "CREDITS", conflicts_with = "credits")]
         out: Option<f64>,
     },
@@ -63,15 +63,25 @@ pub struct ProviderInitArgs {
     pub device: Option<String>,
     /// Sell a model of an inference engine instead of a device: the base URL of its OpenAI API,
     /// such as http://127.0.0.1:8000/v1; on another machine it must be https.
-    #[arg(long, value_name = "URL", requires_all = ["model", "out"], conflicts_with_all = [
+    #[arg(long, value_name = "URL", requires_all = ["model", "out"], group = "sells_tokens",
+          conflicts_with_all = [
         "device", "price", "onnxruntime", "no_isolation", "strategy", "leases"])]
     pub endpoint: Option<String>,
-    /// With --endpoint: the model, as the engine names it.
-    #[arg(long, value_name = "NAME", requires = "endpoint")]
+    /// Sell a model that souk's own decoder runs on this machine, instead of a device: a Hugging
+    /// Face folder, a GGUF file, or `bundled`. All buyers share its steps.
+    #[cfg(feature = "generate")]
+    #[arg(long, value_name = "MODEL", requires = "out", group = "sells_tokens",
+          conflicts_with_all = [
+        "device", "price", "onnxruntime", "no_isolation", "strategy", "leases", "key_file",
+        "ca_file", "resold"])]
+    pub serve: Option<PathBuf>,
+    /// With --endpoint: the model, as the engine names it. With --serve: the name under which it is
+    /// sold; by default the model's own.
+    #[arg(long, value_name = "NAME", requires = "sells_tokens")]
     pub model: Option<String>,
-    /// With --endpoint: the price of a million output tokens, in credits. An input token costs a
-    /// quarter of an output token.
-    #[arg(long, value_name = "CREDITS", requires = "endpoint")]
+    /// With --endpoint or --serve: the price of a million output tokens, in credits. An input token
+    /// costs a quarter of an output token.
+    #[arg(long, value_name = "CREDITS", requires = "sells_tokens")]
     pub out: Option<f64>,
     /// With --endpoint: the file with the engine's key, which no other user should be able to read.
     #[arg(long, value_name = "PATH", requires = "endpoint")]
@@ -82,10 +92,21 @@ pub struct ProviderInitArgs {
     /// With --endpoint: tell buyers that the engine is not yours but a service's.
     #[arg(long, requires = "endpoint")]
     pub resold: bool,
-    /// With --endpoint: how many buyers can be answered at once.
-    #[arg(long, value_name = "N", requires = "endpoint", default_value_t = 8,
+    /// With --endpoint or --serve: how many buyers can be answered at once.
+    #[arg(long, value_name = "N", requires = "sells_tokens", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]
     pub slots: u32,
+    /// With --serve: the number of positions for the messages and the answer of a request; by
+    /// default the model's own, at most 4096.
+    #[cfg(feature = "generate")]
+    #[arg(long, value_name = "N", requires = "serve",
+          value_parser = clap::value_parser!(u32).range(2..))]
+    pub context: Option<u32>,
+    /// With --serve: the number of threads that compute; by default one for each core.
+    #[cfg(feature = "generate")]
+    #[arg(long, value_name = "N", requires = "serve",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
     /// The region of the device, such as europe-west, for buyers who ask for one; an unknown region
     /// lists all.
     #[arg(long, value_name = "REGION")]

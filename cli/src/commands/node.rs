@@ -66,6 +66,10 @@ fn print_message(text: &str) {
 pub async fn run_provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
     // This must come first: without a provider's file, the error should not be about its key.
     let file = ProviderFile::read_folder(folder).map_err(from_config)?;
+    #[cfg(feature = "generate")]
+    let own_engine = super::served_model::open_own_engine(&file).await?;
+    #[cfg(not(feature = "generate"))]
+    let own_engine = None;
     let config = provider::Config {
         home: folder.to_owned(),
         key: key(folder)?,
@@ -73,6 +77,7 @@ pub async fn run_provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
         provider: file,
         network: network_options(&args.run),
         program: program_path()?,
+        own_engine,
     };
     let watched = MetricsListener::bind_http(&args.run).await?;
     let mut stop = pin!(wait_for_stop(args.run));
@@ -294,8 +299,12 @@ pub fn from_endpoint(error: EndpointError) -> Failure {
         EndpointError::Model(_) => Failure::new(
             Kind::Input,
             error,
-            "let the engine serve it under a shorter name, such as --served-model-name in vLLM",
+            "let the engine serve it under a shorter name, such as --served-model-name in vLLM; \
+             with --serve, give --model a shorter one",
         ),
+        EndpointError::NoDecoder(_) => {
+            Failure::new(Kind::Input, error, "use a souk with the feature `generate`")
+        }
         EndpointError::Url(_) => Failure::new(Kind::Input, error, ""),
         EndpointError::Key { .. } => Failure::new(
             Kind::Input,

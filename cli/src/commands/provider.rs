@@ -6,6 +6,8 @@ mod init;
 mod measure;
 mod price;
 mod schedule;
+#[cfg(feature = "generate")]
+mod serve;
 
 pub use measure::measure_offer;
 
@@ -15,6 +17,7 @@ use serde_json::json;
 use souk_folder::clock::unix_ms;
 use souk_folder::config::ProviderFile;
 use souk_network::content::links::{LINKS_FILE, Links};
+use souk_node::endpoint::TokenFigures;
 use souk_node::provider::{self, History, LiveFigures, Statistics};
 use souk_sandbox::device::costs::LearnedCosts;
 use souk_sandbox::device::onnxruntime_library::LibraryRecord;
@@ -30,10 +33,16 @@ use crate::show;
 pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
     match command {
         Provider::Run(run) => node::run_provider(folder, run).await,
-        Provider::Init(new) => match &new.endpoint {
-            Some(url) => endpoint::create_provider(folder, output, &new, url).await,
-            None => init::run(folder, output, &new).await,
-        },
+        Provider::Init(new) => {
+            #[cfg(feature = "generate")]
+            if let Some(source) = &new.serve {
+                return serve::create_provider(folder, output, &new, source).await;
+            }
+            match &new.endpoint {
+                Some(url) => endpoint::create_provider(folder, output, &new, url).await,
+                None => init::run(folder, output, &new).await,
+            }
+        }
         Provider::Measure => measure::measure_provider(folder, output).await,
         Provider::Price { credits, out } => price::show_or_set_price(folder, output, credits, out),
         Provider::Status { reset } => show_status(folder, output, reset),
@@ -65,6 +74,7 @@ fn show_status(folder: &Path, output: Output, reset: bool) -> Outcome {
         Failure::new(Kind::State, error, hint)
     })?;
     let live = LiveFigures::read(folder, unix_ms()).filter(|_| runs);
+    let tokens = TokenFigures::read(folder).filter(|_| file.device.sells_tokens());
     let links = Links::load_or_default(Some(folder.join(LINKS_FILE))).list_links();
     match output {
         Output::Json => {
@@ -73,6 +83,7 @@ fn show_status(folder: &Path, output: Output, reset: bool) -> Outcome {
             let sums = show::statistics::to_json(&sums);
             let live = show::provider::live_json(live.as_ref());
             let more = [
+                ("tokens", json!(tokens)),
                 ("links", links),
                 ("statistics", sums),
                 ("learned", json!(learned)),
@@ -82,7 +93,7 @@ fn show_status(folder: &Path, output: Output, reset: bool) -> Outcome {
             show::print_json(&show::with(facts, more));
         }
         Output::Text => {
-            show::provider::print_provider(&file, &history, runs, &kept);
+            show::provider::print_provider(&file, &history, tokens.as_ref(), runs, &kept);
             show::provider::print_library(linked.as_ref());
             show::provider::print_live(live.as_ref());
             show::statistics::print_statistics(&sums);

@@ -4,10 +4,12 @@
 use std::num::NonZeroU32;
 
 use serde_json::{Value, json};
+use souk_api::time::format_rfc3339;
 use souk_folder::clock::unix_ms;
 use souk_folder::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_network::content::links::Carrier;
 use souk_network::content::links::LinkRecord;
+use souk_node::endpoint::TokenFigures;
 use souk_node::provider::{Entry, History, LiveFigures};
 use souk_node::scheduler::planning::Objective;
 use souk_sandbox::device::onnxruntime_library::LibraryRecord;
@@ -39,6 +41,7 @@ pub fn to_json(
 pub fn print_provider(
     file: &ProviderFile,
     history: &History,
+    tokens: Option<&TokenFigures>,
     runs: bool,
     kept: &Option<IsolationFile>,
 ) {
@@ -55,6 +58,7 @@ pub fn print_provider(
         format_credits(history.total_earned().0),
         history.open_leases().count(),
     ));
+    print_tokens(tokens, runs, file);
     if let Some(kept) = kept {
         print_isolation(kept);
     }
@@ -78,6 +82,39 @@ pub fn print_provider(
         ]);
     }
     table.print();
+}
+
+/// Prints the slots, requests and tokens of a model that is sold by the token.
+fn print_tokens(figures: Option<&TokenFigures>, runs: bool, file: &ProviderFile) {
+    let Some(figures) = figures else { return };
+    if runs {
+        print_line(&format!(
+            "{} of {} at work{}",
+            figures.running,
+            format_count(file.limits.leases, "slot"),
+            match figures.slots < file.limits.leases {
+                true => format!(
+                    "; the engine is busy or away, so {} are on sale",
+                    figures.slots
+                ),
+                false => String::new(),
+            }
+        ));
+    }
+    print_line(&format!(
+        "{} since {}: {} answered, {} cancelled, {} refused, {} without room, {} broken off",
+        format_count(figures.request_count(), "request"),
+        format_rfc3339(figures.since_ms),
+        figures.answered,
+        figures.cancelled,
+        figures.refused,
+        figures.busy,
+        figures.broken,
+    ));
+    print_line(&format!(
+        "{} input tokens and {} output tokens billed",
+        figures.input_tokens, figures.output_tokens
+    ));
 }
 
 /// Prints which library of ONNX Runtime the provider uses, or why it uses none.
@@ -227,6 +264,9 @@ fn describe_device(device: &DeviceChoice) -> String {
                 "the model {} of the engine at {}",
                 endpoint.model, endpoint.url
             )
+        }
+        DeviceChoice::Serve(served) => {
+            format!("the model {} by souk's own decoder", served.model)
         }
         DeviceChoice::Group(devices) => {
             let each: Vec<String> = devices.iter().map(describe_device).collect();

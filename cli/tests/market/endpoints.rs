@@ -216,7 +216,7 @@ pub fn ask(server: &Server, more: &Value) -> crate::http::Answer {
 }
 
 /// The streamed answer of a server to a question, to be read.
-fn ask_slowly(server: &Server, more: &Value) -> BufReader<TcpStream> {
+pub fn ask_slowly(server: &Server, more: &Value) -> BufReader<TcpStream> {
     let client = &server.client;
     let token = format!("Bearer {}", client.token);
     let headers = [
@@ -231,13 +231,13 @@ fn ask_slowly(server: &Server, more: &Value) -> BufReader<TcpStream> {
 }
 
 /// The data of a stream's events.
-fn events(body: &[u8]) -> Vec<String> {
+pub fn events(body: &[u8]) -> Vec<String> {
     let body = String::from_utf8_lossy(body);
     let data = body.lines().filter_map(|line| line.strip_prefix("data: "));
     data.map(str::to_owned).collect()
 }
 
-fn text_of(events: &[String]) -> String {
+pub fn text_of(events: &[String]) -> String {
     let parts = events.iter().filter_map(|event| {
         let event: Value = serde_json::from_str(event).ok()?;
         Some(event["choices"][0]["delta"]["content"].as_str()?.to_owned())
@@ -258,7 +258,7 @@ fn sell(market: &Market, name: &str, engine: &Engine, out: &str) -> Seller {
     sell_slots(market, name, engine, out, "8")
 }
 
-fn sell_slots(market: &Market, name: &str, engine: &Engine, out: &str, slots: &str) -> Seller {
+pub fn sell_slots(market: &Market, name: &str, engine: &Engine, out: &str, slots: &str) -> Seller {
     let key = write_key(market);
     let options = ["--out", out, "--key-file", &key, "--slots", slots];
     let mut seller = Seller::of_engine(market, name, &engine.url, &options);

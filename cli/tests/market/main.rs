@@ -39,6 +39,8 @@ mod refusals;
 mod resellers;
 mod sandboxes;
 mod seller;
+#[cfg(feature = "generate")]
+mod served_models;
 mod shares;
 mod streams;
 mod teams;

@@ -63,6 +63,13 @@ impl Seller {
         Seller::init_with(market, name, &[&endpoint[..], more].concat()).0
     }
 
+    /// Makes the folder of a provider that serves the model that comes with souk, by this name.
+    #[cfg(feature = "generate")]
+    pub fn of_served_model(market: &Market, name: &str, model: &str, more: &[&str]) -> Seller {
+        let serve = ["--serve", "bundled", "--model", model];
+        Seller::init_with(market, name, &[&serve[..], more].concat()).0
+    }
+
     fn init_with(market: &Market, name: &str, options: &[&str]) -> (Seller, Value) {
         let folder = market.path(&format!("net/{name}"));
         let mut arguments = vec!["provider", "init", "--listen", "/ip4/127.0.0.1/tcp/0"];

@@ -52,6 +52,19 @@ pub(super) fn device_text(device: &DeviceChoice) -> String {
             };
             format!("endpoint = {{ url = {url}, model = {model}{key}{authorities}{resold} }}")
         }
+        DeviceChoice::Serve(served) => {
+            let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");
+            let (source, model) = (
+                quoted(&served.source.to_string_lossy()),
+                quoted(&served.model),
+            );
+            let number = |name: &str, number: Option<usize>| {
+                number.map_or_else(String::new, |number| format!(", {name} = {number}"))
+            };
+            let context = number("context", served.context);
+            let threads = number("threads", served.threads.map(|threads| threads as usize));
+            format!("serve = {{ source = {source}, model = {model}{context}{threads} }}")
+        }
         DeviceChoice::Group(devices) => {
             let each = devices
                 .iter()

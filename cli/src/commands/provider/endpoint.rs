@@ -1,9 +1,9 @@
 //! `souk provider init --endpoint`: asks an inference engine for its models, and writes the file of
-//! a provider that sells one of them by the token.
+//! a provider that sells one of them by the token. `--serve` writes such a file too.
 
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use souk_api::text_offer::TokenPrice;
 use souk_folder::config::{DeviceChoice, EndpointChoice, FORMAT, PROVIDER_TOML, ProviderFile};
 use souk_node::endpoint::Endpoint;
@@ -18,7 +18,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
 
-fn absolute_path(path: &Path) -> PathBuf {
+pub(super) fn absolute_path(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
@@ -31,6 +31,22 @@ pub(super) fn to_token_price(out: f64) -> Result<Price, Failure> {
         let hint = "give a multiple of 0.001 credits, such as 0.2";
         Failure::new(Kind::Input, cause, hint)
     })
+}
+
+/// The comment in `provider.toml` above the engine.
+const ABOUT: &str = "\
+# The engine, and the name by which it knows the model. An http URL must be of this machine. The key
+# goes to that host alone. resold tells buyers that you do not run the engine yourself.";
+
+/// A model to sell by the token.
+pub(super) struct SoldModel<'a> {
+    pub(super) device: DeviceChoice,
+    pub(super) model: &'a str,
+    /// The comment in `provider.toml` above the device.
+    pub(super) about: &'a str,
+    /// More of the plan: lines for people, and an object with the same for programs.
+    pub(super) plan: Vec<String>,
+    pub(super) facts: Value,
 }
 
 /// Creates the folder of a provider that sells a model of the engine at `url`.
@@ -50,6 +66,23 @@ pub async fn create_provider(
     };
     let endpoint = Endpoint::new(&choice, new.slots).map_err(from_endpoint)?;
     endpoint.check_engine().await.map_err(from_endpoint)?;
+    let sold = SoldModel {
+        device: DeviceChoice::Endpoint(choice),
+        model: endpoint.card().model.as_str(),
+        about: ABOUT,
+        plan: Vec::new(),
+        facts: json!({ "resold": new.resold }),
+    };
+    write_provider(folder, output, new, sold)
+}
+
+/// Shows the plan of a provider that sells a model by the token, and writes its folder.
+pub(super) fn write_provider(
+    folder: &Path,
+    output: Output,
+    new: &ProviderInitArgs,
+    sold: SoldModel<'_>,
+) -> Outcome {
     let price = to_token_price(new.out.unwrap_or_default())?;
     let folder_name = folder.file_name();
     let default = folder_name.map_or("provider".into(), |name| name.to_string_lossy());
@@ -63,7 +96,8 @@ pub async fn create_provider(
         listen = quoted(&new.listen),
         region = quoted(&String::from(new.region.unwrap_or_default())),
         price = price.0,
-        device = device_text(&DeviceChoice::Endpoint(choice)),
+        about = sold.about,
+        device = device_text(&sold.device),
         slots = new.slots,
         hours = hours_text(&parse_hours(&new.limits.hours)?),
         buyer_reputation_min = new.limits.min_reputation,
@@ -75,25 +109,31 @@ pub async fn create_provider(
     let sells = format!(
         "{} at {} credits a million input tokens and {} a million output tokens, to {} buyers at \
          once",
-        endpoint.card(),
+        sold.model,
         show::format_credits(tokens.input_per_million),
         show::format_credits(tokens.output_per_million),
         new.slots,
     );
-    let facts = json!({
-        "file": path, "model": endpoint.card().model.as_str(), "price": tokens,
-        "slots": new.slots, "resold": new.resold, "dry_run": new.dry_run,
-    });
+    let stated = [
+        ("file", json!(path)),
+        ("model", json!(sold.model)),
+        ("price", json!(tokens)),
+        ("slots", json!(new.slots)),
+        ("dry_run", json!(new.dry_run)),
+    ];
+    let facts = show::with(sold.facts, stated);
+    let mut said = sold.plan;
     if new.dry_run {
-        show::print_result(output, &facts, &format!("it would sell {sells}"));
+        said.push(format!("it would sell {sells}"));
+        show::print_result(output, &facts, &said.join("\n"));
         return Ok(());
     }
     store_file(folder, &text)?;
-    let said = format!(
+    said.push(format!(
         "wrote {}: it sells {sells}; start it with `souk --dir {} provider run`",
         path.display(),
         folder.display()
-    );
-    show::print_result(output, &facts, &said);
+    ));
+    show::print_result(output, &facts, &said.join("\n"));
     Ok(())
 }

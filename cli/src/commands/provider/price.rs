@@ -24,7 +24,7 @@ pub fn show_or_set_price(
     out: Option<f64>,
 ) -> Outcome {
     let file = ProviderFile::read_folder(folder).map_err(from_config)?;
-    let sells_tokens = file.device.as_endpoint().is_some();
+    let sells_tokens = file.device.sells_tokens();
     let now = match (credits, out) {
         (None, None) => {
             let (facts, text) = describe_price(file.price, sells_tokens);
