@@ -15,6 +15,8 @@ mod job;
 mod market;
 mod model;
 mod modes;
+#[cfg(feature = "generate")]
+mod openai_key;
 mod operator;
 mod provider;
 mod receipt;
@@ -40,6 +42,8 @@ pub use global::{GlobalArgs, Output, apply_color_choice};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{Market, MarketCreateArgs, VerifyArgs};
 pub use model::Model;
+#[cfg(feature = "generate")]
+pub use openai_key::{OpenaiCommand, OpenaiKey, OpenaiKeyArgs};
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
 pub use provider::{
     LimitArgs, PricingArgs, Provider, ProviderInitArgs, ProviderRunArgs, StrategyName,

@@ -29,6 +29,7 @@ pub mod resting_bid;
 mod shell;
 pub mod tab;
 mod terms;
+pub mod text_keys;
 pub mod text_router;
 pub mod training;
 mod unfinished_job;

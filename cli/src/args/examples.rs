@@ -281,6 +281,21 @@ const EXAMPLES: &[Example] = &[
             "souk openai --budget 20",
         ],
     ),
+    #[cfg(feature = "generate")]
+    (
+        "openai key add",
+        &[
+            "souk openai key add alice --budget 5/month --models qwen/* --rate 60",
+            "souk --dir bazaar openai key add nightly --budget 20 --token-rate 100000",
+        ],
+    ),
+    #[cfg(feature = "generate")]
+    (
+        "openai key list",
+        &["souk openai key list", "souk openai key list --all --json"],
+    ),
+    #[cfg(feature = "generate")]
+    ("openai key revoke", &["souk openai key revoke alice"]),
     ("device list", &["souk device list"]),
     ("device show", &["souk device show cpu"]),
     (

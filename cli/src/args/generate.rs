@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use souk_node::scheduler::planning::Objective;
 
 use super::job::objective;
+use super::openai_key::OpenaiCommand;
 
 /// A text to continue.
 #[derive(Debug, clap::Args)]
@@ -80,7 +81,11 @@ const SEQUENCES_MAX: i64 = 32;
 
 /// A language model for programs that speak OpenAI's HTTP.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct OpenaiArgs {
+    /// A command on the keys of the server.
+    #[command(subcommand)]
+    pub command: Option<OpenaiCommand>,
     /// A language model, in a form that `souk generate` takes. Without one, souk serves every model
     /// that providers sell by the token; most options below then do not apply.
     pub model: Option<PathBuf>,
@@ -105,6 +110,9 @@ pub struct OpenaiArgs {
     /// Serve embeddings (/v1/embeddings) instead of text.
     #[arg(long)]
     pub embeddings: bool,
+    /// Stop when standard input closes, as it does when the process that started this one ends.
+    #[arg(long)]
+    pub until_stdin_closes: bool,
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]

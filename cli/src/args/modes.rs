@@ -12,7 +12,14 @@ use super::ProviderInitArgs;
 /// The options of `souk openai` that have an effect without a model, and the model itself.
 /// `--local` has an error of its own.
 #[cfg(feature = "generate")]
-const MARKET_OPTIONS: [&str; 5] = ["model", "listen", "cors", "budget", "local"];
+const MARKET_OPTIONS: [&str; 6] = [
+    "model",
+    "listen",
+    "cors",
+    "budget",
+    "local",
+    "until_stdin_closes",
+];
 
 /// The options of `souk provider init` that have an effect with `--endpoint`.
 const ENDPOINT_OPTIONS: [&str; 15] = [
@@ -154,7 +161,9 @@ mod tests {
             assert!(refused.contains(name), "{refused}");
             check(&format!("souk openai bundled --budget 3 {option}")).unwrap();
         }
-        check("souk openai --budget 3 --listen 127.0.0.1:0 --cors * --json").unwrap();
+        check("souk openai --budget 3 --listen 127.0.0.1:0 --cors * --json --until-stdin-closes")
+            .unwrap();
+        check("souk openai key add alice --budget 3/day --models a,b/* --rate 6").unwrap();
     }
 
     #[test]

@@ -8,7 +8,8 @@ mod merge;
 use std::path::Path;
 
 use souk_api::text_offer::{ModelView, TextOfferView};
-use souk_node::buyer::text_router::{TextOffer, text_offers};
+use souk_node::buyer::text_router::{TextOffer, text_offers, was_sold_lately};
+use souk_node::client::broker::Broker;
 use souk_node::scheduler::graph::{Bindings, Graph};
 
 use super::book::market_failure;
@@ -33,7 +34,8 @@ pub async fn run(folder: &Path, output: Output, command: &Model) -> Outcome {
 
 /// Lists the models on sale, each with its cheapest price.
 async fn list_models(folder: &Path, output: Output) -> Outcome {
-    let offers = fetch_offers(folder).await?;
+    let broker = connect_broker(folder).await?;
+    let offers = fetch_offers(&broker).await?;
     let models = offers.chunk_by(|one, other| one.card == other.card);
     let views: Vec<ModelView> = models.filter_map(describe_model).collect();
     match output {
@@ -45,9 +47,16 @@ async fn list_models(folder: &Path, output: Output) -> Outcome {
 
 /// Shows every offer of a model, the cheapest first.
 async fn show_offers(folder: &Path, output: Output, model: &str) -> Outcome {
-    let mut offers = fetch_offers(folder).await?;
+    let broker = connect_broker(folder).await?;
+    let mut offers = fetch_offers(&broker).await?;
     offers.retain(|offer| offer.card.model.as_str() == model);
     if offers.is_empty() {
+        let was_sold = was_sold_lately(&broker, model).await;
+        if was_sold.map_err(market_failure)? {
+            let cause = format!("all slots of {model} are taken");
+            let hint = "try again in a moment: a tab that is idle ends after two seconds";
+            return Err(Failure::new(Kind::NoPlan, cause, hint));
+        }
         let cause = format!("no provider sells {model} now");
         return Err(Failure::new(
             Kind::NoPlan,
@@ -68,8 +77,7 @@ fn describe_model(offers: &[TextOffer]) -> Option<ModelView> {
     ModelView::from_offers(offers.iter().map(|offer| &offer.listing))
 }
 
-async fn fetch_offers(folder: &Path) -> Result<Vec<TextOffer>, Failure> {
-    let broker = connect_broker(folder).await?;
+async fn fetch_offers(broker: &Broker) -> Result<Vec<TextOffer>, Failure> {
     let book = broker.fetch_book().await.map_err(market_failure)?;
     Ok(text_offers(book))
 }

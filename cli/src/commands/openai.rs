@@ -3,12 +3,15 @@
 //!
 //! It has its own listener, because its paths, errors and key are OpenAI's, not the gateway's.
 
+mod keys;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use souk_gateway::{HttpListener, ListenerError, LocalKey};
+use souk_node::buyer::text_keys::TextKeys;
 use souk_node::buyer::text_router::{TabObserver, TabOutcome, TextRouter};
 use souk_node::market::{AccountKey, Receipt};
 use souk_openai::{
@@ -19,7 +22,7 @@ use souk_texts::{SessionSize, StopSignal, open_adapted_model};
 
 use super::serve::from_tokens;
 use super::{submit, texts};
-use crate::args::{OpenaiArgs, Output};
+use crate::args::{OpenaiArgs, OpenaiCommand, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::join_as_buyer;
 use crate::show;
@@ -27,6 +30,9 @@ use crate::stop;
 
 /// Answers HTTP requests until a signal stops it.
 pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
+    if let Some(OpenaiCommand::Key(command)) = &args.command {
+        return keys::run(folder, output, command);
+    }
     match &args.model {
         Some(model) => serve_model(folder, output, args, model).await,
         None => serve_market(folder, output, args).await,
@@ -49,7 +55,9 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
     let buyer = join_as_buyer(folder).await?;
     let observer = Arc::new(TabNotices { output });
     let texts = TextRouter::new(buyer, limits.budget, observer);
-    let (access, key_file) = load_access(folder, args)?;
+    let (mut access, key_file) = load_access(folder, args)?;
+    let keys = TextKeys::open(folder).map_err(|error| keys::from_file(&error))?;
+    access.keys = Some(keys.clone());
     let url = format!("http://{}/v1", listener.address());
     let facts = json!({ "ready": true, "url": url, "model": null, "key_file": key_file });
     let text = format!(
@@ -57,13 +65,20 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
         key_file.display()
     );
     show::print_result(output, &facts, &text);
+    if keys.is_held_elsewhere() {
+        show::print_notice(
+            "another souk openai of this folder takes the keys of `souk openai key list`; this one \
+             takes only its own until the other stops",
+        );
+    }
     tokio::select! {
         () = listener.serve(market_router(texts.clone(), access)) => {}
-        () = requests.next() => {}
+        () = keys.follow_changes() => {}
+        () = wait_for_stop(&mut requests, args) => {}
     }
     // Open tabs are settled first; the user can cut that wait short with a second signal.
     tokio::select! {
-        () = texts.close() => {}
+        () = async { texts.close().await; keys.close().await } => {}
         () = requests.next() => {}
     }
     let spending = texts.spending();
@@ -121,7 +136,7 @@ async fn serve_model(folder: &Path, output: Output, args: &OpenaiArgs, model: &P
     show::print_result(output, &facts, &text);
     tokio::select! {
         () = listener.serve(router(model.clone(), access)) => {}
-        () = requests.next() => {}
+        () = wait_for_stop(&mut requests, args) => {}
     }
     model.close();
     // The current step ends first; the user can cut that wait short with a second signal.
@@ -133,6 +148,13 @@ async fn serve_model(folder: &Path, output: Output, args: &OpenaiArgs, model: &P
         }
     };
     done.map_err(|error| Failure::new(Kind::Unexpected, error, ""))
+}
+
+async fn wait_for_stop(requests: &mut stop::Requests, args: &OpenaiArgs) {
+    match args.until_stdin_closes {
+        true => requests.next_or_stdin_closed().await,
+        false => requests.next().await,
+    }
 }
 
 async fn bind_listener(args: &OpenaiArgs) -> Result<HttpListener, Failure> {
@@ -147,6 +169,7 @@ fn load_access(folder: &Path, args: &OpenaiArgs) -> Result<(AccessPolicy, PathBu
     crate::folder::create_folder(path.parent().unwrap_or(folder))?;
     let access = AccessPolicy {
         key: LocalKey::load_or_create(&path).map_err(from_tokens)?,
+        keys: None,
         origins: args.cors.clone(),
     };
     Ok((access, path))

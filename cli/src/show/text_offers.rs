@@ -8,7 +8,10 @@ use super::table::Table;
 /// Prints the models on sale, each with its cheapest price.
 pub fn print_models(models: Vec<ModelView>) {
     if models.is_empty() {
-        super::print_notice("no provider sells a model by the token now");
+        super::print_notice(
+            "no provider has a free slot of a model now; `souk model show MODEL` says whether all \
+             slots of a model are taken",
+        );
         return;
     }
     let mut table = Table::new(&["model", "offers", "free", "in a million", "out a million"]);

@@ -188,6 +188,13 @@ impl Server {
     }
 }
 
+impl Server {
+    /// The id of its process.
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         kill(self.process.id(), "-INT");

@@ -414,6 +414,15 @@ fn an_answer_goes_on_at_another_provider_and_a_model_without_free_slots_is_said(
     let taken = ask(&servers[1], &only);
     assert_eq!(taken.header("retry-after"), Some("1"), "{taken:?}");
     assert_eq!(taken.of(503)["error"]["code"], "no_free_slot");
+    until("the ask of the killed provider is gone", || {
+        market.souk(&["model", "show", MODEL]).code != 0
+    });
+    let shown = market.souk(&["model", "show", MODEL]);
+    let message = shown.stdout + &shown.stderr;
+    assert!(
+        message.contains("all slots of qwen/qwen3-8b are taken"),
+        "{message}"
+    );
     let unknown = json!({ "provider": { "quantizations": ["fp8"] } });
     let refused = ask(&servers[1], &unknown).of(400);
     assert_eq!(refused["error"]["param"], "provider.quantizations");

@@ -46,6 +46,8 @@ mod streams;
 mod teams;
 mod testnets;
 #[cfg(feature = "generate")]
+mod text_keys;
+#[cfg(feature = "generate")]
 mod texts;
 mod trading;
 mod training;

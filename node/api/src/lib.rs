@@ -22,5 +22,6 @@ pub mod lease;
 pub mod market;
 pub mod member;
 pub mod order;
+pub mod text_key;
 pub mod text_offer;
 pub mod time;

@@ -14,6 +14,7 @@ pub fn sells_tokens(listing: &Listing) -> bool {
 
 /// One offer of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TextOfferView {
     /// The model.
     pub model: String,
@@ -30,7 +31,20 @@ pub struct TextOfferView {
     /// Whether the provider says that it does not run the engine itself.
     pub resold: bool,
     /// The prices, in micro-credits a million tokens.
+    #[cfg_attr(feature = "schema", schema(value_type = TokenPriceView))]
     pub price: TokenPrice,
+}
+
+/// The prices of tokens, in micro-credits a million: the schema of [`TokenPrice`].
+#[cfg(feature = "schema")]
+#[derive(utoipa::ToSchema)]
+#[schema(as = TokenPrice)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub struct TokenPriceView {
+    /// The price of a million input tokens.
+    input_per_million: u64,
+    /// The price of a million output tokens.
+    output_per_million: u64,
 }
 
 /// A model on sale, with the price of its cheapest offer.

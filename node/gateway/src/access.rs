@@ -173,13 +173,17 @@ impl LocalKey {
     /// Returns whether a request carries this key.
     #[must_use]
     pub fn is_shown(&self, headers: &HeaderMap) -> bool {
-        let shown = single_header(headers, &AUTHORIZATION)
-            .ok()
-            .flatten()
-            .and_then(bearer_token);
+        let shown = find_bearer_token(headers);
         // Comparing hashes takes constant time.
         shown.is_some_and(|token| blake3::hash(token.as_bytes()) == self.0)
     }
+}
+
+/// Returns the token that a request carries; none if it carries none or several.
+#[must_use]
+pub fn find_bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let shown = single_header(headers, &AUTHORIZATION).ok().flatten();
+    shown.and_then(bearer_token)
 }
 
 /// Returns the token after `Bearer`.

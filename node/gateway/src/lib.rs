@@ -79,7 +79,9 @@ use contents::Contents;
 use keys::Keys;
 use state::State;
 
-pub use access::{LocalKey, Scope, TOKENS_FILE, TokenError, check_host_and_origin};
+pub use access::{
+    LocalKey, Scope, TOKENS_FILE, TokenError, check_host_and_origin, find_bearer_token,
+};
 pub use address::{page_at, page_of};
 pub use extract::{Body, JSON_BYTES_MAX};
 pub use listener::{HttpListener, ListenerError};

@@ -13,6 +13,7 @@ mod choice;
 mod completions;
 mod cors;
 mod embeddings;
+mod key_access;
 mod market_models;
 mod refusal;
 mod request_queue;
@@ -32,6 +33,7 @@ use axum::{Json, Router};
 use serde_json::{Map, Value, json};
 use souk_gateway::{Body, JSON_BYTES_MAX, LocalKey, Problem, check_host_and_origin};
 use souk_llm::grammar::Grammar;
+use souk_node::buyer::text_keys::TextKeys;
 use souk_node::market::Receipt;
 use souk_texts::{TextEngine, TextModel};
 use tokio::sync::Semaphore;
@@ -100,11 +102,13 @@ pub struct ServedModel {
     begun: u64,
 }
 
-/// The rules that decide which requests a server of one model admits: each must carry the key, and
-/// a request from a web page must come from one of the allowed origins.
+/// The rules that decide which requests a server admits: each must carry a key, and a request from
+/// a web page must come from one of the allowed origins.
 pub struct AccessPolicy {
-    /// The key that each request must carry: souk's own, from [`KEY_FILE`], and not one of OpenAI.
+    /// The server's own key, from [`KEY_FILE`], and not one of OpenAI.
     pub key: LocalKey,
+    /// The keys of the organisation, which also do; none for a server of one model.
+    pub keys: Option<TextKeys>,
     /// Origins of the web pages that can send requests, such as `http://localhost:3000`.
     pub origins: Vec<String>,
 }
@@ -197,8 +201,13 @@ async fn check_request(
     }
     let answered = match check_host_and_origin(&parts) {
         Err(problem) => Refusal::from(problem).into_response(),
-        Ok(()) if !access.key.is_shown(&parts.headers) => Refusal::key(KEY_FILE).into_response(),
-        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Ok(()) => match access.find_caller(&parts.headers) {
+            None => access.refuse_key().into_response(),
+            Some(caller) => {
+                parts.extensions.insert(caller);
+                next.run(Request::from_parts(parts, body)).await
+            }
+        },
     };
     match origin {
         Some(origin) => cors::shown_to(&origin, answered),

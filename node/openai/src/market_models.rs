@@ -11,13 +11,14 @@ use axum::middleware;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use futures::stream::{self, Stream, StreamExt};
 use serde_json::{Value, json};
 use souk_gateway::JSON_BYTES_MAX;
 use souk_node::buyer::tab::FinishedText;
+use souk_node::buyer::text_keys::{KeyedRequest, TextKeys};
 use souk_node::buyer::text_router::{
-    AnswerEvent, AnswerEvents, SLOT_WAIT, TextOffer, TextRouter, TextRouterError,
+    AnswerEvent, AnswerEvents, AskTerms, SLOT_WAIT, TextOffer, TextRouter, TextRouterError,
 };
 use souk_node::client::broker::BrokerError;
 use souk_roles::tokens::card::is_resold;
@@ -26,6 +27,7 @@ use souk_roles::tokens::text::{AnswerText, Finish, Message, Role, TextRequest};
 
 use crate::answer::{AnswerFields, AnswerKind, DONE};
 use crate::api_request::{ApiRequest, Input};
+use crate::key_access::{Caller, format_account, format_spending};
 use crate::refusal::Refusal;
 use crate::routing_fields::RoutingFields;
 use crate::{AccessPolicy, JsonBody, check_request, unknown_path, wrong_method};
@@ -39,38 +41,69 @@ const PROVIDER_HEADER: HeaderName = HeaderName::from_static("x-souk-provider");
 /// What follows a model's name in the path of its offers.
 const ENDPOINTS: &str = "/endpoints";
 
-type RouterState = State<Arc<TextRouter>>;
+/// The models, and the keys that can use them.
+struct MarketModels {
+    texts: TextRouter,
+    keys: Option<TextKeys>,
+}
+
+type ModelsState = State<Arc<MarketModels>>;
 
 /// Returns the paths of a server for all models of a market, behind the checks of `access`.
 pub fn market_router(texts: TextRouter, access: AccessPolicy) -> Router {
+    let models = MarketModels {
+        texts,
+        keys: access.keys.clone(),
+    };
     let check = middleware::from_fn_with_state(Arc::new(access), check_request);
     Router::new()
+        .route("/v1/key", get(show_key))
         .route("/v1/models", get(list_models))
         .route("/v1/models/{*model}", get(show_model))
         .route("/v1/chat/completions", post(answer_chat))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(JSON_BYTES_MAX))
-        .with_state(Arc::new(texts))
+        .with_state(Arc::new(models))
         .layer(check)
 }
 
-async fn list_models(State(texts): RouterState) -> Result<Json<Value>, Refusal> {
-    let offers = texts.fetch_offers().await?;
+/// Shows what the key of the request has spent.
+async fn show_key(State(models): ModelsState, Extension(caller): Extension<Caller>) -> Json<Value> {
+    let keys = models.keys.as_ref();
+    let account = match &caller {
+        Caller::Owner => None,
+        Caller::Key(terms) => keys.and_then(|keys| keys.find_account(terms.id())),
+    };
+    Json(match account {
+        Some((terms, account)) => format_account(&terms, &account),
+        None => format_spending(models.texts.spending()),
+    })
+}
+
+async fn list_models(
+    State(models): ModelsState,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Value>, Refusal> {
+    let mut offers = models.texts.fetch_offers().await?;
+    offers.retain(|offer| caller.allows_model(offer.card.model.as_str()));
     let models = offers.chunk_by(|one, other| one.card == other.card);
     let data: Vec<Value> = models.map(to_model).collect();
     Ok(Json(json!({ "object": "list", "data": data })))
 }
 
 async fn show_model(
-    State(texts): RouterState,
+    State(models): ModelsState,
+    Extension(caller): Extension<Caller>,
     Named(name): Named<String>,
 ) -> Result<Json<Value>, Refusal> {
-    let offers = texts.fetch_offers().await?;
     let (model, has_endpoints) = match name.strip_suffix(ENDPOINTS) {
         Some(model) => (model, true),
         None => (name.as_str(), false),
     };
+    caller.check_model(model)?;
+    let texts = &models.texts;
+    let offers = texts.fetch_offers().await?;
     let named = |offer: &&TextOffer| offer.card.model.as_str() == model;
     let offers: Vec<TextOffer> = offers.iter().filter(named).cloned().collect();
     match (&offers[..], has_endpoints) {
@@ -126,12 +159,23 @@ fn format_each(micro_per_million: u64) -> String {
     }
 }
 
-async fn answer_chat(State(texts): RouterState, body: JsonBody) -> Result<Response, Refusal> {
+async fn answer_chat(
+    State(models): ModelsState,
+    Extension(caller): Extension<Caller>,
+    body: JsonBody,
+) -> Result<Response, Refusal> {
     let mut body = body?.0;
     let routing = RoutingFields::take_from(&mut body)?;
     let api = ApiRequest::from_chat(body)?;
     let request = to_text_request(&api)?;
-    let (model, events) = ask_models(&texts, &routing, &request).await?;
+    for model in &routing.models {
+        caller.check_model(model)?;
+    }
+    let key = match (&caller, &models.keys) {
+        (Caller::Key(terms), Some(keys)) => Some(Arc::new(keys.admit(terms.id(), &request)?)),
+        _ => None,
+    };
+    let (model, events) = ask_models(&models.texts, &routing, &request, key).await?;
     let provider = events.provider().to_string();
     let fields = AnswerFields::new(AnswerKind::Chat, &model);
     let mut response = match api.is_streamed {
@@ -149,6 +193,7 @@ async fn ask_models(
     texts: &TextRouter,
     routing: &RoutingFields,
     request: &TextRequest,
+    key: Option<Arc<KeyedRequest>>,
 ) -> Result<(String, AnswerEvents), Refusal> {
     let mut refusals = Vec::new();
     for (at, model) in routing.models.iter().enumerate() {
@@ -157,8 +202,12 @@ async fn ask_models(
             true => SLOT_WAIT,
             false => Duration::ZERO,
         };
-        let asked = texts.ask(model, request, routing.rules.clone(), patience);
-        let refusal = match asked.await {
+        let terms = AskTerms {
+            rules: routing.rules.clone(),
+            patience,
+            key: key.clone(),
+        };
+        let refusal = match texts.ask(model, request, terms).await {
             Ok(events) => match events.ended_without_text().filter(|done| !is_whole(done)) {
                 Some(done) => to_fault(done),
                 None => return Ok((model.clone(), events)),
@@ -348,6 +397,7 @@ impl From<TextRouterError> for Refusal {
         let message = error.to_string();
         match error {
             TextRouterError::Broker(error) => error.into(),
+            TextRouterError::Key(error) => error.into(),
             TextRouterError::NoOffer { .. } => unsold_model(&message),
             TextRouterError::SoldOut { .. } => {
                 Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("no_free_slot")

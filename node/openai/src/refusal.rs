@@ -17,6 +17,8 @@ pub struct Refusal {
     /// The field at fault.
     param: Option<String>,
     code: Option<&'static str>,
+    /// When the client can send the request again, if not at once.
+    retry_seconds: u64,
 }
 
 impl Refusal {
@@ -27,6 +29,7 @@ impl Refusal {
             message: message.into(),
             param: None,
             code: None,
+            retry_seconds: 1,
         }
     }
 
@@ -57,9 +60,14 @@ impl Refusal {
         Self::invalid_field(name, message).with_code("unsupported_parameter")
     }
 
+    /// Sets the time after which the client should send the request again.
+    pub fn with_retry(mut self, seconds: u64) -> Self {
+        self.retry_seconds = seconds.max(1);
+        self
+    }
+
     /// Creates the refusal of a missing or wrong key.
-    pub fn key(file: &str) -> Self {
-        let message = format!("the API key is not the one in {file} of the market's folder");
+    pub fn key(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key")
     }
 
@@ -136,7 +144,7 @@ impl IntoResponse for Refusal {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_seconds));
             }
             _ => {}
         }

@@ -3,6 +3,7 @@
 
 mod effects;
 mod follower;
+mod open_text;
 mod shell;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +16,10 @@ use souk_roles::tokens::counting::TokenCount;
 use souk_roles::tokens::router::TabPurchase;
 use souk_roles::tokens::tab::{TabFailure, TabOutcome, TabSpec};
 use souk_roles::tokens::text::{AnswerText, TextAnswer, TextRequest};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::text_keys::TextBill;
 use super::{Buyer, draw_job};
 use shell::TabShell;
 
@@ -50,6 +52,33 @@ pub struct FinishedText {
 struct AskedText {
     request: TextRequest,
     events: mpsc::Sender<TextEvent>,
+    bill: oneshot::Sender<TextBill>,
+}
+
+/// The answer that a tab was asked for.
+#[derive(Debug)]
+pub struct AskedAnswer {
+    /// Its events. Dropping them stops the provider.
+    pub events: mpsc::Receiver<TextEvent>,
+    /// What it costs, once it is over, even if nobody reads it to its end.
+    pub bill: oneshot::Receiver<TextBill>,
+}
+
+impl AskedText {
+    fn new(request: TextRequest) -> (AskedText, AskedAnswer) {
+        let (events, answer) = mpsc::channel(EVENTS_MAX);
+        let (bill, billed) = oneshot::channel();
+        let asked = AskedText {
+            request,
+            events,
+            bill,
+        };
+        let answer = AskedAnswer {
+            events: answer,
+            bill: billed,
+        };
+        (asked, answer)
+    }
 }
 
 /// Whether a tab has an open request.
@@ -82,7 +111,7 @@ pub struct Tab {
 impl Tab {
     /// Buys a tab from an ask, and sends the first request. If the purchase is not strict, a
     /// cheaper ask of the same book will do too, but for those of the excluded providers. Returns
-    /// the tab, the events of the first answer, and the task, which ends with the tab.
+    /// the tab, the first answer, and the task, which ends with the tab.
     ///
     /// The ask must sell a model; otherwise this returns none. The tab notifies `freed` whenever it
     /// can take another request.
@@ -92,7 +121,7 @@ impl Tab {
         duration: Duration,
         first: TextRequest,
         freed: Arc<Notify>,
-    ) -> Option<(Tab, mpsc::Receiver<TextEvent>, JoinHandle<TabOutcome>)> {
+    ) -> Option<(Tab, AskedAnswer, JoinHandle<TabOutcome>)> {
         let listing = &purchase.listing;
         let card = TextCard::of_resources(&listing.resources)?;
         let spec = TabSpec {
@@ -106,15 +135,11 @@ impl Tab {
             duration: Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
         };
         let (asks, requests) = mpsc::channel(1);
-        let (events, answer) = mpsc::channel(EVENTS_MAX);
+        let (asked, answer) = AskedText::new(first);
         let busy = Arc::new(BusyFlag {
             is_busy: AtomicBool::new(true),
             freed,
         });
-        let asked = AskedText {
-            request: first,
-            events,
-        };
         let provider = Arc::<OnceLock<AccountKey>>::default();
         let shell = TabShell::new(
             buyer,
@@ -151,12 +176,12 @@ impl Tab {
     ///
     /// # Errors
     /// The request itself.
-    pub fn ask(&self, request: TextRequest) -> Result<mpsc::Receiver<TextEvent>, Box<TextRequest>> {
+    pub fn ask(&self, request: TextRequest) -> Result<AskedAnswer, Box<TextRequest>> {
         if self.busy.is_busy.swap(true, Ordering::AcqRel) {
             return Err(Box::new(request));
         }
-        let (events, answer) = mpsc::channel(EVENTS_MAX);
-        match self.asks.try_send(AskedText { request, events }) {
+        let (asked, answer) = AskedText::new(request);
+        match self.asks.try_send(asked) {
             Ok(()) => Ok(answer),
             Err(error) => Err(Box::new(error.into_inner().request)),
         }

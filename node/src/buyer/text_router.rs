@@ -8,6 +8,7 @@
 
 mod answer_events;
 mod error;
+mod key_cover;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -28,8 +29,11 @@ use tokio::time::Instant;
 
 use super::Buyer;
 use super::tab::{Tab, TextEvent};
-use crate::client::broker::BrokerError;
+use super::text_keys::KeyedRequest;
+use crate::client::broker::{Broker, BrokerError};
 use souk_folder::clock::CoreClock;
+
+use key_cover::{KeyCover, WantedPart};
 
 pub use answer_events::{AnswerEvent, AnswerEvents};
 pub use error::{AnswerFault, TextRouterError};
@@ -64,6 +68,27 @@ pub struct TextOffer {
     pub card: TextCard,
     /// The ask.
     pub listing: Listing,
+}
+
+/// How a request is bought.
+#[derive(Clone, Debug, Default)]
+pub struct AskTerms {
+    /// The rules for the offers.
+    pub rules: RoutingRules,
+    /// How long the request waits for one of the buyer's tabs if all slots are taken.
+    pub patience: Duration,
+    /// The key that pays for it; none for the buyer's own request.
+    pub key: Option<Arc<KeyedRequest>>,
+}
+
+/// The next step of a request, as far as it was carried out.
+enum PlannedStep {
+    /// A tab has taken the request.
+    Sent(Box<OpenRequest>),
+    /// The key does not cover this price yet.
+    Uncovered(Price),
+    /// The caller carries it out.
+    Step(RouteStep),
 }
 
 /// A request that a tab has taken.
@@ -151,22 +176,30 @@ impl TextRouter {
     }
 
     /// Sends a request to an offer of a model that suits the rules, and returns the events of its
-    /// answer once the first text is here. If all slots are taken, it waits so long for one of this
-    /// buyer's tabs.
+    /// answer once the first text is here.
     ///
     /// # Errors
-    /// When no offer suits, the budget is used up, or each provider that was tried failed.
+    /// When no offer suits, the budget or the key's is used up, or each provider that was tried
+    /// failed.
     pub async fn ask(
         &self,
         model: &str,
         request: &TextRequest,
-        rules: RoutingRules,
-        patience: Duration,
+        terms: AskTerms,
     ) -> Result<AnswerEvents, TextRouterError> {
+        let AskTerms {
+            rules,
+            patience,
+            key,
+        } = terms;
         let seed = RandomState::new().hash_one(0);
         let mut route = Route::new(model, &request.messages, rules, seed);
-        let open = self.find_tab(&mut route, request, patience).await?;
-        AnswerEvents::begin(self.clone(), route, request.clone(), open).await
+        let wanted = WantedPart {
+            request,
+            key: key.as_deref(),
+        };
+        let open = self.find_tab(&mut route, wanted, patience).await?;
+        AnswerEvents::begin(self.clone(), route, (request.clone(), key), open).await
     }
 
     /// Returns whether the market sold the model lately, so that its slots may only be taken.
@@ -174,15 +207,7 @@ impl TextRouter {
     /// # Errors
     /// When no validator answers.
     pub async fn was_sold_lately(&self, model: &str) -> Result<bool, BrokerError> {
-        let Ok(card) = TextCard::new(model) else {
-            return Ok(false);
-        };
-        let class = card.to_resources().class();
-        let quotes = self.buyer.broker().fetch_quotes(class).await?;
-        let last = quotes.and_then(|quotes| quotes.last.first().map(|print| print.at));
-        let now = self.clock.now().log;
-        let lately = Millis(SOLD_LATELY.0 / 1_000);
-        Ok(last.is_some_and(|last| now.saturating_since(last) < lately))
+        was_sold_lately(self.buyer.broker(), model).await
     }
 
     /// Returns what all tabs cost so far.
@@ -208,20 +233,30 @@ impl TextRouter {
     async fn find_tab(
         &self,
         route: &mut Route,
-        request: &TextRequest,
+        wanted: WantedPart<'_>,
         patience: Duration,
     ) -> Result<OpenRequest, TextRouterError> {
         let deadline = Instant::now() + patience;
+        let mut cover = KeyCover::new(wanted);
         loop {
             let freed = self.freed.notified();
-            if let Some(open) = self.plan_step(route, request, None).1 {
-                return Ok(open);
+            let mut planned = self.plan_step(route, &cover, None);
+            let mut asks = Vec::new();
+            if let PlannedStep::Step(_) = planned {
+                asks = self.fetch_asks(route.model()).await?;
+                planned = self.plan_step(route, &cover, Some(&asks));
             }
-            let asks = self.fetch_asks(route.model()).await?;
-            match self.plan_step(route, request, Some(&asks)) {
-                (_, Some(open)) => return Ok(open),
-                (RouteStep::Buy(purchase), None) => {
-                    let bought = self.buy_tab(route, &purchase, request);
+            let step = match planned {
+                PlannedStep::Sent(open) => return Ok(*open),
+                PlannedStep::Uncovered(price) => {
+                    cover.extend(route, price).await?;
+                    continue;
+                }
+                PlannedStep::Step(step) => step,
+            };
+            match step {
+                RouteStep::Buy(purchase) => {
+                    let bought = self.buy_tab(route, &purchase, wanted);
                     let is_budget = matches!(bought, Err(TextRouterError::Budget { .. }));
                     let has_tab = self.lock_state().core.has_tab(route.model());
                     if !(is_budget && has_tab && Instant::now() < deadline) {
@@ -230,7 +265,7 @@ impl TextRouter {
                     // A tab that this buyer pays already is free in a moment.
                     let _ = tokio::time::timeout(BOOK_PERIOD, freed).await;
                 }
-                (RouteStep::Wait, None) if Instant::now() < deadline => {
+                RouteStep::Wait if Instant::now() < deadline => {
                     let Ok(_waiting) = self.waiting.try_acquire() else {
                         let model = route.model().to_owned();
                         return Err(TextRouterError::SoldOut { model });
@@ -238,15 +273,16 @@ impl TextRouter {
                     // Another buyer can free a slot too.
                     let _ = tokio::time::timeout(BOOK_PERIOD, freed).await;
                 }
-                (RouteStep::Wait, None) => {
+                RouteStep::Wait => {
                     let model = route.model().to_owned();
-                    return Err(TextRouterError::SoldOut { model });
+                    return Err(cover.explain(TextRouterError::SoldOut { model }));
                 }
-                (RouteStep::GiveUp(lack), None) => {
-                    return Err(self.explain_lack(route.model(), lack, &asks).await);
+                RouteStep::GiveUp(lack) => {
+                    let error = self.explain_lack(route.model(), lack, &asks).await;
+                    return Err(cover.explain(error));
                 }
                 // The tab closed just now.
-                (RouteStep::UseTab(_) | RouteStep::LookUp, None) => {}
+                RouteStep::UseTab(_) | RouteStep::LookUp => {}
             }
         }
     }
@@ -255,9 +291,9 @@ impl TextRouter {
     fn plan_step(
         &self,
         route: &mut Route,
-        request: &TextRequest,
+        cover: &KeyCover<'_>,
         asks: Option<&[Listing]>,
-    ) -> (RouteStep, Option<OpenRequest>) {
+    ) -> PlannedStep {
         let now = self.clock.now().tick;
         let mut state = self.lock_state();
         let RouterState { core, tabs, .. } = &mut *state;
@@ -266,23 +302,33 @@ impl TextRouter {
             .filter_map(|(id, open)| Some((*id, open.tab.free_provider()?)))
             .collect();
         let step = core.plan_step(now, route, &free, asks);
-        let RouteStep::UseTab(id) = step else {
-            return (step, None);
+        let id = match step {
+            RouteStep::UseTab(id) => id,
+            RouteStep::Buy(purchase) if !cover.covers(purchase.listing.price) => {
+                return PlannedStep::Uncovered(purchase.listing.price);
+            }
+            step => return PlannedStep::Step(step),
         };
-        let open = tabs.get(&id).and_then(|open| {
-            Some(OpenRequest {
-                tab: id,
-                provider: open.tab.provider_cell(),
-                price: open.price,
-                events: open.tab.ask(request.clone()).ok()?,
-                request: request.clone(),
-                began: now,
-            })
-        });
-        if open.is_some() {
-            core.on_tab_used(id, route);
+        let Some(open) = tabs.get(&id) else {
+            return PlannedStep::Step(step);
+        };
+        if !cover.covers(open.price) {
+            return PlannedStep::Uncovered(open.price);
         }
-        (step, open)
+        let Ok(asked) = open.tab.ask(cover.wanted.request.clone()) else {
+            return PlannedStep::Step(step);
+        };
+        let (provider, price) = (open.tab.provider_cell(), open.price);
+        core.on_tab_used(id, route);
+        let open = OpenRequest {
+            tab: id,
+            provider,
+            price,
+            events: cover.wanted.note_sent(price, asked),
+            request: cover.wanted.request.clone(),
+            began: now,
+        };
+        PlannedStep::Sent(Box::new(open))
     }
 
     /// Buys a tab for a request.
@@ -290,13 +336,14 @@ impl TextRouter {
         &self,
         route: &Route,
         purchase: &TabPurchase,
-        request: &TextRequest,
+        wanted: WantedPart<'_>,
     ) -> Result<OpenRequest, TextRouterError> {
         let listing = &purchase.listing;
+        let request = wanted.request;
         let (duration, escrow) = self.reserve_escrow(listing)?;
         let (buyer, freed) = (&self.buyer, self.freed.clone());
         let opened = Tab::open(buyer, purchase, duration, request.clone(), freed);
-        let Some((tab, events, running)) = opened else {
+        let Some((tab, asked, running)) = opened else {
             unreachable!("the offer sells a model");
         };
         let (provider, price) = (tab.provider_cell(), listing.price);
@@ -325,7 +372,7 @@ impl TextRouter {
             provider,
             price,
             request: request.clone(),
-            events,
+            events: wanted.note_sent(price, asked),
             began: self.clock.now().tick,
         })
     }
@@ -434,6 +481,23 @@ impl TextRouter {
     fn lock_state(&self) -> MutexGuard<'_, RouterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns whether a market sold a model lately, so that its slots may only be taken: an ask whose
+/// slots are all taken is not in the book.
+///
+/// # Errors
+/// When no validator answers.
+pub async fn was_sold_lately(broker: &Broker, model: &str) -> Result<bool, BrokerError> {
+    let Ok(card) = TextCard::new(model) else {
+        return Ok(false);
+    };
+    let class = card.to_resources().class();
+    let quotes = broker.fetch_quotes(class).await?;
+    let last = quotes.and_then(|quotes| quotes.last.first().map(|print| print.at));
+    let now = broker.log_clock().log_time();
+    let lately = Millis(SOLD_LATELY.0 / 1_000);
+    Ok(last.is_some_and(|last| now.saturating_since(last) < lately))
 }
 
 /// Returns the asks that sell texts, by model, price and age.

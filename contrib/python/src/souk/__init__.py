@@ -19,6 +19,7 @@ from ._async.job import AsyncJob, AsyncReceipt
 from ._async.market import AsyncLeases, AsyncMarket, AsyncOrders
 from ._async.texts import AsyncSession, AsyncSessions
 from ._batches import Outputs
+from ._binary import find_binary
 from ._contents import Inputs, ModelLike
 from ._credits import Credits
 from ._events import (
@@ -43,7 +44,8 @@ from ._sync.job import Job, Receipt
 from ._sync.market import Leases, Market, Orders
 from ._sync.texts import Session, Sessions
 from ._table import Table
-from ._testnet import Testnet, find_binary
+from ._testnet import Testnet
+from ._text_server import TextServer
 from ._updates import Update
 from .errors import *  # noqa: F403
 
@@ -91,6 +93,7 @@ __all__ = [
     "Signed",
     "Table",
     "Testnet",
+    "TextServer",
     "Unpaid",
     "Update",
     "Uploaded",

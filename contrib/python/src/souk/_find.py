@@ -32,8 +32,12 @@ def find(url: str | None, token: str | None, folder: str | os.PathLike[str] | No
     known = token or os.environ.get("SOUK_TOKEN")
     if known:
         return Found(address, known)
-    place = Path(folder or os.environ.get("SOUK_DIR") or FOLDER)
-    return Found(address, _token_in(place))
+    return Found(address, _token_in(market_folder(folder)))
+
+
+def market_folder(folder: str | os.PathLike[str] | None) -> Path:
+    """The market's folder: what is given, else $SOUK_DIR, else that of a testnet."""
+    return Path(folder or os.environ.get("SOUK_DIR") or FOLDER)
 
 
 def _token_in(folder: Path) -> str:

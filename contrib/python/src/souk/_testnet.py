@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,39 +14,15 @@ from types import TracebackType
 from typing import Any, cast
 
 from . import _find, _keeper
+from ._binary import find_binary
 from ._sync.client import Client
-from .errors import BinaryNotFound, TestnetFailed
+from .errors import TestnetFailed
 
 # How long a testnet may take to come up; on a busy machine it is slow.
 _UP_SECONDS = 60.0
 
 # And to come down, before it is left to end by itself.
 _DOWN_SECONDS = 30.0
-
-
-def find_binary(binary: str | os.PathLike[str] | None = None) -> Path:
-    """The program `souk`: the one given, $SOUK_BIN, that of the package souk-bin, or on PATH."""
-    given = binary or os.environ.get("SOUK_BIN")
-    if given:
-        path = Path(os.fspath(given))
-        if os.access(path, os.X_OK) and path.is_file():
-            return path.absolute()
-        raise BinaryNotFound(f"{path} is no program", "give the path of the binary `souk`")
-    found = _of_package() or shutil.which("souk")
-    if not found:
-        raise BinaryNotFound(
-            "the program souk is not on this machine",
-            "pip install souk-bin, put it on PATH, or set SOUK_BIN",
-        )
-    return Path(found).absolute()
-
-
-def _of_package() -> str | None:
-    try:
-        import souk_bin  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        return None
-    return str(cast("Any", souk_bin).path())
 
 
 class Testnet(Client):
@@ -84,7 +59,9 @@ class Testnet(Client):
             _end(self._keeper)
             raise
         atexit.register(_end, self._keeper)
-        super().__init__(found.url, found.token, timeout=timeout, patience=patience)
+        super().__init__(
+            found.url, found.token, folder=self.folder, timeout=timeout, patience=patience
+        )
 
     def close(self) -> None:
         """Take it down."""

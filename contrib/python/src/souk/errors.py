@@ -36,6 +36,7 @@ __all__ = [
     "SoukError",
     "Stopping",
     "TestnetFailed",
+    "TextServerFailed",
     "TooLarge",
     "TooMany",
     "Unauthorized",
@@ -302,6 +303,12 @@ class TestnetFailed(SoukError):
     # Not a test, whatever its name begins with.
     __test__ = False
     code = "testnet_failed"
+
+
+class TextServerFailed(SoukError):
+    """A server for OpenAI's clients did not start, or its client is not installed."""
+
+    code = "text_server_failed"
 
 
 def error_of(problem: Mapping[str, Any]) -> SoukError:

@@ -6,6 +6,10 @@ use axum::extract::{Path, State};
 use serde::Deserialize;
 use souk_api::ask::AskView;
 use souk_api::market::{CandlesView, ClassView, DepthView, LEVELS, TotalsView, TradesView};
+use souk_api::text_key::TextKeyView;
+use souk_api::text_offer::TextOfferView;
+use souk_node::buyer::text_keys::{now, read_book};
+use souk_node::buyer::text_router::text_offers;
 use souk_node::client::market_data;
 use souk_node::market::Listing;
 use utoipa::IntoParams;
@@ -31,6 +35,8 @@ pub fn router() -> OpenApiRouter<SharedState> {
         .routes(routes!(trades))
         .routes(routes!(candles))
         .routes(routes!(asks))
+        .routes(routes!(texts))
+        .routes(routes!(text_keys))
         .routes(routes!(totals))
 }
 
@@ -72,6 +78,44 @@ struct AskFilter {
     limit: Option<usize>,
     /// Where the last page ended.
     cursor: Option<String>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct TextFilter {
+    /// Only the offers of this model.
+    model: Option<String>,
+}
+
+/// Every offer of a model by the token, by model and price.
+#[utoipa::path(get, path = "/v1/market/texts", tag = "market", params(TextFilter),
+    responses((status = 200, body = Vec<TextOfferView>)), security(("token" = ["read"])))]
+async fn texts(
+    State(state): State<SharedState>,
+    Parameters(asked): Parameters<TextFilter>,
+) -> Result<Json<Vec<TextOfferView>>, Problem> {
+    let offers = text_offers(state.book().await?.to_vec()).into_iter();
+    let is_named = |model: &str| asked.model.as_deref().is_none_or(|named| named == model);
+    let named = offers.filter(|offer| is_named(offer.card.model.as_str()));
+    Ok(Json(
+        named
+            .map(|offer| TextOfferView::from(&offer.listing))
+            .collect(),
+    ))
+}
+
+/// The keys of `souk openai key`, and what each has spent.
+#[utoipa::path(get, path = "/v1/text-keys", tag = "market",
+    responses((status = 200, body = Vec<TextKeyView>)), security(("token" = ["read"])))]
+async fn text_keys(State(state): State<SharedState>) -> Result<Json<Vec<TextKeyView>>, Problem> {
+    let folder = state.folder.clone();
+    let book = tokio::task::spawn_blocking(move || read_book(&folder)).await;
+    let book = book.map_err(Problem::unexpected_failure)?;
+    let book = book.map_err(Problem::unexpected_failure)?;
+    let accounts = book.accounts(now()).into_iter();
+    let keys = accounts.map(|(terms, account)| TextKeyView::new(terms, &account));
+    Ok(Json(keys.collect()))
 }
 
 /// Every class that was ever traded in or quoted.

@@ -15,6 +15,7 @@ const screen = (title, key, load) => ({ name: title.toLowerCase(), title, key, l
 /** @type {Screen[]} */
 const SCREENS = [
   screen('Market', 'm', () => import('./market.js').then((it) => it.Market)),
+  screen('Models', 't', () => import('./texts.js').then((it) => it.Texts)),
   screen('Jobs', 'j', () => import('./jobs.js').then((it) => it.Jobs)),
   screen('Submit', 's', () => import('./submit.js').then((it) => it.Submit)),
   screen('Network', 'n', () => import('./network.js').then((it) => it.Network)),

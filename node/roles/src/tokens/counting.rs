@@ -2,7 +2,7 @@
 //! tab count the same texts by the same rule, and neither has to believe the other's engine.
 
 use serde::{Deserialize, Serialize};
-use souk_market::{DeviceMicros, Price};
+use souk_market::{Credits, DeviceMicros, Price};
 
 /// The bytes of one token.
 const TOKEN_BYTES: u64 = 4;
@@ -12,6 +12,9 @@ const OUTPUT_MICROS: u64 = 1_000;
 
 /// The device time of one input token: a quarter of an output token's.
 const INPUT_MICROS: u64 = 250;
+
+/// The microseconds of a second, to which a price refers.
+const MICROS_PER_SECOND: u128 = 1_000_000;
 
 /// The tokens of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +71,14 @@ impl TokenPrice {
 }
 
 impl TokenCount {
+    /// Returns the highest price at which these tokens cost at most `credits`.
+    #[must_use]
+    pub fn affordable_price(self, credits: Credits) -> Price {
+        let time = u128::from(self.device_time().0.max(1));
+        let price = u128::from(credits.0) * MICROS_PER_SECOND / time;
+        Price(u64::try_from(price).unwrap_or(u64::MAX))
+    }
+
     /// Returns the device time that a receipt bills for these tokens.
     #[must_use]
     pub fn device_time(self) -> DeviceMicros {
@@ -78,6 +89,8 @@ impl TokenCount {
 
 #[cfg(test)]
 mod tests {
+    use souk_market::ReceiptBody;
+
     use super::*;
 
     #[test]
@@ -91,6 +104,12 @@ mod tests {
         assert_eq!(price, Price(400), "0.40 credits a million output tokens");
         assert_eq!(TokenPrice::from(price).input_per_million, 100_000);
         assert_eq!(TokenPrice::to_device_price(400_500), None);
+        let cost = |price| ReceiptBody::amount_due(price, count.device_time()).unwrap();
+        for credits in [0, 1, 449, 450, 451, 1_000_000] {
+            let price = count.affordable_price(Credits(credits));
+            assert!(cost(price) <= Credits(credits), "{credits}");
+            assert!(cost(Price(price.0 + 1)) > Credits(credits), "{credits}");
+        }
         // Every character counts by its bytes.
         assert_eq!(count_tokens("äöü"), 2);
     }

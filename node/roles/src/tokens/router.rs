@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use souk_market::{AccountKey, EXCLUDED_MAX, Listing, Price};
 
 use crate::clock::Micros;
+use crate::tokens::counting::TokenPrice;
 use crate::tokens::text::Message;
 use health::HealthTable;
 use prefix::Prefix;
@@ -183,6 +184,15 @@ impl Route {
     #[must_use]
     pub fn model(&self) -> &str {
         &self.model
+    }
+
+    /// Excludes offers above a price for the rest of its way.
+    pub fn limit_price(&mut self, price: Price) {
+        let price = TokenPrice::from(price);
+        let limit = |max: Option<u64>, most: u64| Some(max.map_or(most, |max| max.min(most)));
+        let rules = &mut self.rules;
+        rules.input_price_max = limit(rules.input_price_max, price.input_per_million);
+        rules.output_price_max = limit(rules.output_price_max, price.output_per_million);
     }
 
     /// Returns the providers that failed at it.

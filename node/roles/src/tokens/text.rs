@@ -190,6 +190,15 @@ impl TextRequest {
         messages.map(|message| count_tokens(&message.content)).sum()
     }
 
+    /// Returns the most tokens that an answer is billed as.
+    #[must_use]
+    pub fn count_max(&self) -> TokenCount {
+        TokenCount {
+            input: self.input_tokens(),
+            output: u64::from(self.tokens_max) * BILLED_TOKENS_MAX,
+        }
+    }
+
     /// Returns the most bytes of the answer's text; a longer one is no answer.
     #[must_use]
     pub fn answer_bytes_max(&self) -> usize {
@@ -257,10 +266,10 @@ impl AnswerText {
     /// Returns the tokens that this text, as an answer to `request`, is billed as.
     #[must_use]
     pub fn count_for(&self, request: &TextRequest) -> TokenCount {
-        let output_max = u64::from(request.tokens_max) * BILLED_TOKENS_MAX;
+        let most = request.count_max();
         TokenCount {
-            input: request.input_tokens(),
-            output: self.output_tokens().min(output_max),
+            input: most.input,
+            output: self.output_tokens().min(most.output),
         }
     }
 

@@ -4,16 +4,17 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-use souk_market::{AccountKey, Command, Credits, DeviceMicros, Lease, ReceiptBody};
+use souk_market::{AccountKey, Command, DeviceMicros, Lease};
 use souk_memory::ContentId;
 use souk_roles::access::{Readers, Scope};
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::job::facts::Terms;
 use souk_roles::lease::{BuyerMessage, ProviderMessage, Start, truncate_text};
 use souk_roles::tokens::card::TextCard;
-use souk_roles::tokens::counting::TokenCount;
-use souk_roles::tokens::tab::{TabAction, TabAnswer, TabCore, TabEvent, TabOutcome, TabSpec};
-use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer};
+use souk_roles::tokens::tab::{
+    TabAction, TabAnswer, TabCore, TabEvent, TabFailure, TabOutcome, TabSpec,
+};
+use souk_roles::tokens::text::{Finish, TextAnswer};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -22,7 +23,8 @@ use super::effects::{
     store_request, submit,
 };
 use super::follower::follow_lease;
-use super::{AskedText, BusyFlag, FinishedText, TextEvent};
+use super::open_text::OpenText;
+use super::{AskedText, BusyFlag, TextEvent};
 use crate::buyer::Buyer;
 use crate::client::broker::AccountWatch;
 use crate::endpoint::pieces::Piece;
@@ -35,20 +37,6 @@ const MESSAGES_MAX: usize = 64;
 
 /// How long the last messages of a tab can take.
 const PARTING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
-
-/// The request without an answer.
-struct OpenText {
-    asked: AskedText,
-    number: u32,
-    /// The text that came in pieces, and the number of the next piece.
-    streamed: AnswerText,
-    next_piece: u32,
-    /// Whether a piece is missing, so that the rest comes with the whole answer.
-    has_gap: bool,
-    is_stopped: bool,
-    /// The whole answer, once it is here and counted.
-    answer: Option<(TextAnswer, TokenCount)>,
-}
 
 /// What happened.
 enum TabInput {
@@ -176,8 +164,7 @@ impl TabShell {
         self.busy.set_free();
         // A request that came too late must not wait for an answer.
         while let Ok(late) = self.requests.try_recv() {
-            let failure = souk_roles::tokens::tab::TabFailure::Closing;
-            let _ = late.events.try_send(TextEvent::Failed(failure));
+            OpenText::new(late, 0).fail(TabFailure::Closing, None);
         }
         self.say = None;
         let parting = async { while self.streams.join_next().await.is_some() {} };
@@ -441,7 +428,7 @@ impl TabShell {
             TabAction::Deliver => self.deliver(),
             TabAction::Fail(failure) => {
                 if let Some(open) = self.open.take() {
-                    let _ = open.asked.events.try_send(TextEvent::Failed(failure));
+                    open.fail(failure, self.terms.as_ref().map(|terms| terms.price));
                 }
             }
             TabAction::Sign(receipt) => {
@@ -519,56 +506,6 @@ impl TabShell {
             let why = "it does not read its stream".to_owned();
             self.ready.push_back(TabEvent::StreamClosed { why });
         }
-    }
-}
-
-impl OpenText {
-    fn new(asked: AskedText, number: u32) -> OpenText {
-        OpenText {
-            asked,
-            number,
-            streamed: AnswerText::default(),
-            next_piece: 0,
-            has_gap: false,
-            is_stopped: false,
-            answer: None,
-        }
-    }
-
-    /// Returns what follows the pieces that came; none if the text is another one.
-    fn rest_of(&self, text: &AnswerText) -> Option<AnswerText> {
-        Some(AnswerText {
-            reasoning: text
-                .reasoning
-                .strip_prefix(&self.streamed.reasoning)?
-                .to_owned(),
-            content: text
-                .content
-                .strip_prefix(&self.streamed.content)?
-                .to_owned(),
-        })
-    }
-
-    fn deliver(self, price: souk_market::Price) {
-        let Some((answer, count)) = &self.answer else {
-            return;
-        };
-        let rest = self.rest_of(&answer.text).unwrap_or_default();
-        let cost = ReceiptBody::amount_due(price, count.device_time());
-        let done = TextEvent::Done(Box::new(FinishedText {
-            answer: answer.clone(),
-            count: *count,
-            cost: cost.unwrap_or(Credits(0)),
-        }));
-        let events = self.asked.events;
-        // A reader that left or sleeps must not hold the tab up.
-        tokio::spawn(async move {
-            let is_rest = !rest.is_empty();
-            if is_rest && events.send(TextEvent::Piece(rest)).await.is_err() {
-                return;
-            }
-            let _ = events.send(done).await;
-        });
     }
 }
 

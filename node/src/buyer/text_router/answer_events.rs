@@ -1,6 +1,7 @@
 //! The events of one answer, whichever providers give it: if one fails, another gives the rest.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use souk_market::{AccountKey, Credits, ReceiptBody};
 use souk_roles::clock::Micros;
@@ -11,8 +12,10 @@ use souk_roles::tokens::tab::TabFailure;
 use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
 
 use super::error::{AnswerFault, TextRouterError};
+use super::key_cover::WantedPart;
 use super::{OpenRequest, REST_WAIT, SLOT_WAIT, TextRouter};
 use crate::buyer::tab::{FinishedText, TextEvent};
+use crate::buyer::text_keys::KeyedRequest;
 
 /// What happens to an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +31,8 @@ pub struct AnswerEvents {
     router: TextRouter,
     route: Route,
     request: TextRequest,
+    /// The key that pays for it.
+    key: Option<Arc<KeyedRequest>>,
     open: OpenRequest,
     /// The text that came over the open tab.
     own: AnswerText,
@@ -55,13 +60,14 @@ impl AnswerEvents {
     pub(super) async fn begin(
         router: TextRouter,
         route: Route,
-        request: TextRequest,
+        (request, key): (TextRequest, Option<Arc<KeyedRequest>>),
         open: OpenRequest,
     ) -> Result<AnswerEvents, TextRouterError> {
         let mut events = AnswerEvents {
             router,
             route,
             request,
+            key,
             open,
             own: AnswerText::default(),
             first_text: None,
@@ -262,9 +268,13 @@ impl AnswerEvents {
             true => SLOT_WAIT,
             false => REST_WAIT,
         };
+        let wanted = WantedPart {
+            request: &request,
+            key: self.key.as_deref(),
+        };
         let found = self
             .router
-            .find_tab(&mut self.route, &request, patience)
+            .find_tab(&mut self.route, wanted, patience)
             .await;
         self.open = match found {
             Ok(open) => open,
@@ -298,7 +308,11 @@ impl AnswerEvents {
         }
         match rest {
             // Whoever was not tried is not the reason.
-            Some(error @ (TextRouterError::Budget { .. } | TextRouterError::Broker(_))) => error,
+            Some(
+                error @ (TextRouterError::Budget { .. }
+                | TextRouterError::Key(_)
+                | TextRouterError::Broker(_)),
+            ) => error,
             _ => TextRouterError::Failed { last: fault },
         }
     }

@@ -7,6 +7,7 @@ use souk_roles::tokens::router::{Misfit, RouteFailure};
 use souk_roles::tokens::seam::SeamFault;
 use souk_roles::tokens::tab::TabFailure;
 
+use crate::buyer::text_keys::CoverError;
 use crate::client::broker::BrokerError;
 
 /// The most names of providers in a message.
@@ -61,6 +62,9 @@ pub enum TextRouterError {
         /// The escrow of the shortest tab.
         needed: u64,
     },
+    /// The key of the request does not pay for it.
+    #[error(transparent)]
+    Key(#[from] CoverError),
     /// Each provider that was tried failed before its first text.
     #[error("no provider answered: {last}")]
     Failed {

@@ -11,7 +11,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from .. import _find
+from .. import _find, _text_server
 from .._batches import Outputs, cut, joined
 from .._contents import Content, Inputs, ModelLike, Prepared, input_contents, model_content
 from .._decode import decode, decode_rows
@@ -27,20 +27,24 @@ from .._models import (
     Provider,
     ProviderDetail,
     Status,
+    TextKey,
+    TextOffer,
     Validator,
 )
 from .._plan import Plan, plan_of
 from .._table import Table
-from .._twins import each
+from .._text_server import TextServer
+from .._twins import each, in_thread
 from .._updates import Parser, Update, update_of
 from .._wire import begun, job_path, limited, may_pass, quoted
-from ..errors import GatewayUnreachable, InputRefused, NotFound, SoukError
+from ..errors import GatewayUnreachable, InputRefused, NotFound, SoukError, TextServerFailed
 from .job import Job
 from .market import Leases, Market, Orders
 from .texts import Sessions
 from .transport import Transport
 
 if TYPE_CHECKING:
+    from openai import OpenAI
     from typing_extensions import Self, Unpack
 
 _SENT_MAX = 4_096
@@ -65,6 +69,8 @@ class Client:
     ) -> None:
         self._transport = Transport(_find.find(url, token, folder), timeout, patience)
         self._sent: dict[str, None] = {}
+        self._folder = _find.market_folder(folder)
+        self._servers: list[TextServer] = []
         self.market = Market(self._transport)
         """What is on offer, what it costs and what it cost."""
         self.orders = Orders(self._transport)
@@ -85,8 +91,10 @@ class Client:
         return self._transport.found.token
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and stop the servers that `openai` started."""
         self._transport.close()
+        while self._servers:
+            in_thread(self._servers.pop().close)
 
     def __enter__(self) -> Self:
         return self
@@ -245,6 +253,44 @@ class Client:
         """What is on offer, by device: of a kind, only real ones, so many at most."""
         given = {"kind": kind, "real": real}
         return self._transport.table(OfferedDevice, "/v1/devices", most, given)
+
+    def offers(self, model: str | None = None) -> Table[TextOffer]:
+        """The models that providers sell by the token: every offer, by model and price.
+
+        A provider whose slots are all taken is not among them.
+        """
+        told = self._transport.get("/v1/market/texts", {"model": model})
+        return decode_rows(TextOffer, told)
+
+    def text_keys(self) -> Table[TextKey]:
+        """The keys of `souk openai key`, and what each has spent."""
+        return decode_rows(TextKey, self._transport.get("/v1/text-keys"))
+
+    def text_server(
+        self, budget: float | None = None, *, binary: str | PathLike[str] | None = None
+    ) -> TextServer:
+        """Start a server for OpenAI's clients, which buys what `offers` lists.
+
+        It spends at most `budget` credits of the folder's account, and stops with this client.
+        """
+        server = in_thread(_text_server.start, self._folder, budget, binary)
+        self._servers.append(server)
+        return server
+
+    def openai(
+        self, budget: float | None = None, *, binary: str | PathLike[str] | None = None
+    ) -> OpenAI:
+        """OpenAI's own client, of the package `openai`, for what `offers` lists.
+
+        It starts a server as `text_server` does.
+        """
+        try:
+            from openai import OpenAI
+        except ImportError as error:
+            hint = "pip install openai, or pass what text_server() returns to another client"
+            raise TextServerFailed("the package openai is not installed", hint) from error
+        server = self.text_server(budget, binary=binary)
+        return OpenAI(base_url=server.base_url, api_key=server.api_key)
 
     def network(self) -> Map:
         """Who takes part, and the ways between: rate and round trip as they were measured."""

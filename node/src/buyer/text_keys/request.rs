@@ -1,0 +1,193 @@
+//! A request that a key pays for, from its first reservation to its charge.
+
+use std::sync::{Mutex, PoisonError};
+
+use souk_market::{Credits, Price, ReceiptBody};
+use souk_roles::tokens::counting::TokenCount;
+use souk_roles::tokens::keys::{KeyRefusal, KeyedRequestId};
+use tokio::sync::oneshot;
+
+use super::{TextKeys, now};
+
+/// What a provider's part of an answer costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TextBill {
+    /// Its tokens.
+    pub count: TokenCount,
+    /// Their price.
+    pub cost: Credits,
+}
+
+/// A request that a key pays for. When it is dropped, the key is charged once all its parts are
+/// billed.
+#[derive(Debug)]
+pub struct KeyedRequest {
+    keys: TextKeys,
+    id: KeyedRequestId,
+    parts: Mutex<Vec<Part>>,
+}
+
+/// What one provider was sent of the request.
+#[derive(Debug)]
+struct Part {
+    /// The most that it costs.
+    worst: TextBill,
+    bill: BillState,
+}
+
+#[derive(Debug)]
+enum BillState {
+    Open(oneshot::Receiver<TextBill>),
+    Billed(TextBill),
+}
+
+/// Why no further part can be sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CoverError {
+    /// The key does not allow it.
+    #[error("{refusal}")]
+    Refused {
+        /// Why.
+        refusal: KeyRefusal,
+        /// What the part could cost at most.
+        left: Credits,
+    },
+    /// The reservation is not on disk.
+    #[error("what the key spends cannot be written: {0}")]
+    NotWritten(String),
+}
+
+impl KeyedRequest {
+    pub(super) fn new(keys: TextKeys, id: KeyedRequestId) -> KeyedRequest {
+        KeyedRequest {
+            keys,
+            id,
+            parts: Mutex::default(),
+        }
+    }
+
+    /// Reserves the most that a further part can cost, besides what the earlier ones cost; it is on
+    /// disk when this returns.
+    ///
+    /// # Errors
+    /// When the key does not allow it, or the disk refuses.
+    pub async fn cover(&self, worst: Credits) -> Result<(), CoverError> {
+        let committed = self.sum_parts();
+        let needed = Credits(committed.cost.0.saturating_add(worst.0));
+        let written = {
+            let mut state = self.keys.lock_state();
+            let reserved = state.book.reserve(now(), self.id, needed);
+            let fact = reserved.map_err(|refusal| {
+                let left = match refusal {
+                    KeyRefusal::Budget { left, .. } | KeyRefusal::Held { left, .. } => left,
+                    KeyRefusal::Unknown | KeyRefusal::Rate { .. } => Credits(0),
+                };
+                let left = Credits(left.0.saturating_sub(committed.cost.0));
+                CoverError::Refused { refusal, left }
+            })?;
+            let Some(fact) = fact else {
+                return Ok(());
+            };
+            state.write_fact(fact)
+        };
+        let ended = |_| CoverError::NotWritten("the server is stopping".to_owned());
+        let written = written.await.map_err(ended)?;
+        written.map_err(CoverError::NotWritten)
+    }
+
+    /// Notes a part that was sent, which [`Self::cover`] has covered.
+    pub fn on_sent(&self, worst: TextBill, bill: oneshot::Receiver<TextBill>) {
+        let bill = BillState::Open(bill);
+        self.lock_parts().push(Part { worst, bill });
+    }
+
+    /// Returns what all parts cost; one that is not billed yet counts with the most.
+    fn sum_parts(&self) -> TextBill {
+        let mut parts = self.lock_parts();
+        parts.iter_mut().for_each(Part::take_bill);
+        sum_bills(&parts)
+    }
+
+    fn lock_parts(&self) -> std::sync::MutexGuard<'_, Vec<Part>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Part {
+    /// Takes its bill, if it is there.
+    fn take_bill(&mut self) {
+        if let BillState::Open(bill) = &mut self.bill
+            && let Ok(bill) = bill.try_recv()
+        {
+            self.bill = BillState::Billed(bill);
+        }
+    }
+}
+
+impl TextBill {
+    /// Returns the bill for these tokens at a price of device time.
+    #[must_use]
+    pub fn at_price(price: Price, count: TokenCount) -> TextBill {
+        let cost = ReceiptBody::amount_due(price, count.device_time());
+        let cost = cost.unwrap_or(Credits(u64::MAX));
+        TextBill { count, cost }
+    }
+
+    fn plus(self, other: TextBill) -> TextBill {
+        TextBill {
+            count: TokenCount {
+                input: self.count.input.saturating_add(other.count.input),
+                output: self.count.output.saturating_add(other.count.output),
+            },
+            cost: Credits(self.cost.0.saturating_add(other.cost.0)),
+        }
+    }
+}
+
+impl Drop for KeyedRequest {
+    fn drop(&mut self) {
+        let mut parts = std::mem::take(&mut *self.lock_parts());
+        parts.iter_mut().for_each(Part::take_bill);
+        let (keys, id) = (self.keys.clone(), self.id);
+        let is_open = |part: &Part| matches!(part.bill, BillState::Open(_));
+        if !parts.iter().any(is_open) {
+            return charge(&keys, id, &parts);
+        }
+        // The last part ends a moment after its reader has left.
+        let charging = async move {
+            let mut parts = parts;
+            for part in &mut parts {
+                if let BillState::Open(bill) = &mut part.bill {
+                    // The task of a tab that panicked bills nothing: the most counts.
+                    part.bill = BillState::Billed(bill.await.unwrap_or(part.worst));
+                }
+            }
+            charge(&keys, id, &parts);
+        };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(charging);
+        }
+    }
+}
+
+/// Returns the bill for all parts; the most counts for one that is not billed yet.
+fn sum_bills(parts: &[Part]) -> TextBill {
+    parts.iter().fold(TextBill::default(), |sum, part| {
+        sum.plus(match &part.bill {
+            BillState::Billed(bill) => *bill,
+            BillState::Open(_) => part.worst,
+        })
+    })
+}
+
+fn charge(keys: &TextKeys, id: KeyedRequestId, parts: &[Part]) {
+    let bill = sum_bills(parts);
+    {
+        let mut state = keys.lock_state();
+        if let Some(fact) = state.book.charge(id, bill.cost, bill.count) {
+            // Whoever reads the file a moment early sees the reservation.
+            drop(state.write_fact(fact));
+        }
+    }
+    keys.0.open.send_modify(|open| *open -= 1);
+}

@@ -1,0 +1,96 @@
+//! Covers the price of a request by its key before an offer gets the request.
+
+use souk_market::Price;
+use souk_roles::tokens::router::Route;
+use souk_roles::tokens::text::TextRequest;
+use tokio::sync::mpsc;
+
+use super::TextRouterError;
+use crate::buyer::tab::{AskedAnswer, TextEvent};
+use crate::buyer::text_keys::{CoverError, KeyedRequest, TextBill};
+
+/// How often offers that are too dear for a key are left out, until the request is refused.
+const LIMITS_MAX: u32 = 8;
+
+/// A request, or the rest of one, and the key that pays for it.
+#[derive(Clone, Copy)]
+pub(super) struct WantedPart<'a> {
+    pub request: &'a TextRequest,
+    /// None for the buyer's own request.
+    pub key: Option<&'a KeyedRequest>,
+}
+
+/// How much of a request its key covers.
+pub(super) struct KeyCover<'a> {
+    pub wanted: WantedPart<'a>,
+    /// The highest price at which it can be sent; none if nothing is covered yet.
+    covered: Option<Price>,
+    /// Why a dearer offer was left out.
+    refused: Option<CoverError>,
+    limits: u32,
+}
+
+impl WantedPart<'_> {
+    /// Returns the most that the request can cost at a price.
+    fn worst_bill(&self, price: Price) -> TextBill {
+        TextBill::at_price(price, self.request.count_max())
+    }
+
+    /// Notes that a tab has taken the request, and returns the events of its answer.
+    pub fn note_sent(&self, price: Price, asked: AskedAnswer) -> mpsc::Receiver<TextEvent> {
+        if let Some(key) = self.key {
+            key.on_sent(self.worst_bill(price), asked.bill);
+        }
+        asked.events
+    }
+}
+
+impl<'a> KeyCover<'a> {
+    /// Begins to cover a request.
+    pub fn new(wanted: WantedPart<'a>) -> KeyCover<'a> {
+        KeyCover {
+            wanted,
+            covered: None,
+            refused: None,
+            limits: 0,
+        }
+    }
+
+    /// Returns whether the request can be sent at a price.
+    pub fn covers(&self, price: Price) -> bool {
+        let is_covered = self.covered.is_some_and(|covered| price <= covered);
+        self.wanted.key.is_none() || is_covered
+    }
+
+    /// Reserves the most that the request can cost at a price. If the key has less left, this
+    /// limits the route to the offers that it can pay.
+    ///
+    /// # Errors
+    /// When the key does not allow the request at all.
+    pub async fn extend(&mut self, route: &mut Route, price: Price) -> Result<(), TextRouterError> {
+        let Some(key) = self.wanted.key else {
+            return Ok(());
+        };
+        let refused = match key.cover(self.wanted.worst_bill(price).cost).await {
+            Ok(()) => {
+                self.covered = Some(price);
+                return Ok(());
+            }
+            Err(refused) => refused,
+        };
+        self.limits += 1;
+        match refused {
+            CoverError::Refused { left, .. } if self.limits <= LIMITS_MAX => {
+                route.limit_price(self.wanted.request.count_max().affordable_price(left));
+                self.refused = Some(refused);
+                Ok(())
+            }
+            refused => Err(refused.into()),
+        }
+    }
+
+    /// Returns why the request is not sent: by its key, if that left an offer out.
+    pub fn explain(self, error: TextRouterError) -> TextRouterError {
+        self.refused.map_or(error, TextRouterError::from)
+    }
+}
