@@ -46,11 +46,13 @@ pub struct OpenaiKeyArgs {
     #[arg(long, value_name = "MODELS", value_delimiter = ',')]
     pub models: Vec<ModelPattern>,
     /// The most requests a minute.
-    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "REQUESTS",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rate: Option<u32>,
     /// The most tokens a minute, of messages and answers; a request counts with its max_tokens
     /// until it is over.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
+    #[arg(long, value_name = "TOKENS",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     pub token_rate: Option<u64>,
 }
 

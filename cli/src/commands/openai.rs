@@ -28,6 +28,10 @@ use crate::folder::join_as_buyer;
 use crate::show;
 use crate::stop;
 
+/// The most connections of a server for all models: requests that have a tab, those that wait for
+/// one, and clients between two requests.
+const CONNECTIONS_MAX: usize = 512;
+
 /// Answers HTTP requests until a signal stops it.
 pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     if let Some(OpenaiCommand::Key(command)) = &args.command {
@@ -52,6 +56,7 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
     }
     let limits = texts::lease_limits(&args.place.lease)?;
     let listener = bind_listener(args).await?;
+    let listener = listener.with_connections(CONNECTIONS_MAX);
     let buyer = join_as_buyer(folder).await?;
     let observer = Arc::new(TabNotices { output });
     let texts = TextRouter::new(buyer, limits.budget, observer);

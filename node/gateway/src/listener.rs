@@ -26,7 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tower_service::Service;
 
-/// Largest number of connections.
+/// Largest number of connections, unless the server sets another.
 pub const CONNECTIONS_MAX: usize = 64;
 
 /// Longest time for the head of a request to arrive, and for a connection to stay open without one.
@@ -41,7 +41,7 @@ const HEADERS_MAX: usize = 64;
 /// Pause after the system fails to accept a connection, for example because it has no more files.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answer to a connection beyond [`CONNECTIONS_MAX`].
+/// Answer to a connection beyond the largest number.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\
                       Connection: close\r\n\r\n";
 
@@ -69,6 +69,7 @@ pub enum ListenerError {
 pub struct HttpListener {
     listener: TcpListener,
     address: SocketAddr,
+    connections_max: usize,
     /// Longest time for a head to arrive.
     pub(crate) head_patience: Duration,
 }
@@ -89,8 +90,16 @@ impl HttpListener {
         Ok(HttpListener {
             listener,
             address,
+            connections_max: CONNECTIONS_MAX,
             head_patience: HEAD_PATIENCE,
         })
+    }
+
+    /// Sets the largest number of connections.
+    #[must_use]
+    pub fn with_connections(mut self, most: usize) -> HttpListener {
+        self.connections_max = most;
+        self
     }
 
     /// Returns the address on which it listens.
@@ -101,7 +110,7 @@ impl HttpListener {
 
     /// Serves requests for as long as you await it.
     pub async fn serve(self, router: Router) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let places = Arc::new(Semaphore::new(self.connections_max));
         let waiting = Arc::new(WaitingConnections::default());
         loop {
             let stream = match self.listener.accept().await {

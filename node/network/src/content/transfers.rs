@@ -11,6 +11,7 @@
 
 mod config;
 mod error;
+mod fetched_content;
 mod in_flight;
 mod order;
 mod protocol;
@@ -22,7 +23,6 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::io::BufReader;
 use libp2p::PeerId;
 use libp2p::swarm::StreamProtocol;
@@ -49,6 +49,7 @@ use transfer::{TensorStream, Transfer, TransferProgress};
 pub use crate::content::access::Scope;
 pub use config::TransferConfig;
 pub use error::FetchError;
+pub use fetched_content::FetchedContent;
 pub use order::TooManyTransfers;
 
 /// The protocol of transfers.
@@ -69,19 +70,6 @@ const DIRECT_BYTES_MIN: u64 = 4 << 20;
 
 /// How long the memory of unused content is kept for new content; at most twice that.
 const SPARE_PAGES_FOR: Duration = Duration::from_secs(20);
-
-/// Content that is now in the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FetchedContent {
-    /// The bytes of the content.
-    pub bytes: Bytes,
-    /// Bytes that came over the network; 0 if the content was there already.
-    pub moved: u64,
-    /// The peer that sent the last frames, and the carrier; none if the content was there already.
-    pub from: Option<(PeerId, Carrier)>,
-    /// The measurement of the transfer.
-    pub took: Option<Sample>,
-}
 
 /// Serves and fetches the content of one store.
 #[derive(Clone)]
@@ -217,21 +205,30 @@ impl Tensors {
         holders: &[PeerId],
         id: ContentId,
     ) -> Result<FetchedContent, FetchError> {
+        let whole = (id, u64::MAX);
+        self.fetch_bounded(urgency, scope, holders, whole).await
+    }
+
+    /// Fetches a content of at most so many bytes; a longer one is refused before it comes.
+    ///
+    /// # Errors
+    /// As [`Tensors::fetch_from`].
+    pub async fn fetch_bounded(
+        &self,
+        urgency: Urgency,
+        scope: Scope,
+        holders: &[PeerId],
+        (id, bytes_max): (ContentId, u64),
+    ) -> Result<FetchedContent, FetchError> {
         let coming = InFlight::new(&self.0.coming, id);
         coming.wanted.raise_urgency(urgency);
         let _alone = coming.wanted.alone.lock().await;
         if self.0.access.may_use(scope.buyer, &id)
             && let Some(held) = look_up_aside(&self.0.store, id).await
         {
-            let bytes = held.bytes;
-            return Ok(FetchedContent {
-                bytes,
-                moved: 0,
-                from: None,
-                took: None,
-            });
+            return Ok(FetchedContent::held_here(held.bytes));
         }
-        let mut transfer = self.0.new_transfer(scope, id);
+        let mut transfer = self.0.new_transfer(scope, id, bytes_max);
         let mut failed: Option<FetchError> = None;
         for &holder in holders {
             transfer.ask_another();
@@ -304,8 +301,12 @@ impl Tensors {
 }
 
 impl TensorsState {
-    fn new_transfer(&self, scope: Scope, id: ContentId) -> Transfer {
-        Transfer::new((scope, id), self.store.clone(), self.bytes_max)
+    fn new_transfer(&self, scope: Scope, id: ContentId, bytes_max: u64) -> Transfer {
+        Transfer::new(
+            (scope, id),
+            self.store.clone(),
+            bytes_max.min(self.bytes_max),
+        )
     }
 
     /// Fetches the missing frames of a content from one peer.
@@ -426,7 +427,7 @@ impl TensorsState {
             let is_asked_for = transfers.iter().any(|other| other.id() == id);
             let is_here = self.access.may_use(scope.buyer, &id) && self.store.contains(&id);
             if !is_here && !is_asked_for {
-                transfers.push(self.new_transfer(scope, id));
+                transfers.push(self.new_transfer(scope, id, u64::MAX));
             }
         }
         let Some(first) = transfers.first() else {

@@ -165,7 +165,7 @@ impl RateUnit {
 #[derive(Clone, Debug, Default)]
 pub struct KeyBook {
     keys: BTreeMap<KeyId, KeyRecord>,
-    open: BTreeMap<KeyedRequestId, OpenRequest>,
+    open: BTreeMap<KeyedRequestId, OpenReservation>,
     next_request: u64,
 }
 
@@ -181,7 +181,7 @@ struct KeyRecord {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct OpenRequest {
+struct OpenReservation {
     key: KeyId,
     /// The period that pays for it.
     period: u32,
@@ -271,7 +271,7 @@ impl KeyBook {
         }
         let request = KeyedRequestId(self.next_request);
         self.next_request += 1;
-        let open = OpenRequest {
+        let open = OpenReservation {
             key,
             period: record.usage.period,
             reserved: Credits(0),
@@ -394,7 +394,7 @@ impl KeyBook {
                 self.next_request = self.next_request.max(request.0.saturating_add(1));
                 let record = self.keys.entry(key).or_default();
                 record.begin_period_number(period);
-                let open = self.open.entry(request).or_insert(OpenRequest {
+                let open = self.open.entry(request).or_insert(OpenReservation {
                     key,
                     period,
                     reserved: Credits(0),

@@ -2,6 +2,7 @@
 
 use futures::{AsyncReadExt, AsyncWriteExt};
 use souk_market::{Acceptance, AccountKey, Command, Receipt, Refusal};
+use souk_memory::transfers::Urgency;
 use souk_memory::{ContentId, Tensor};
 use souk_roles::access::Scope;
 use souk_roles::lease::{BuyerMessage, Opening, ProviderMessage, Start};
@@ -16,6 +17,9 @@ use souk_folder::key;
 use souk_network::content::inline_contents::MessageWithContents;
 use souk_network::protocols::lease::PROTOCOL;
 use souk_network::wire;
+
+/// The most bytes of an answer beside its text: its head, and what its engine says of a failure.
+const ANSWER_BYTES_BESIDE_TEXT: usize = 64 << 10;
 
 /// A message from the provider, or why its stream ended.
 pub(super) type StreamMessage = Result<MessageWithContents<ProviderMessage>, String>;
@@ -73,16 +77,22 @@ pub(super) async fn find_provider(buyer: &Buyer, provider: AccountKey) -> Result
     added.map_err(|error| error.to_string())
 }
 
+/// Fetches an answer of at most so many bytes of text.
 pub(super) async fn fetch_answer(
     buyer: &Buyer,
     scope: Scope,
     provider: AccountKey,
-    answer: ContentId,
+    (answer, text_bytes_max): (ContentId, usize),
 ) -> Result<TextAnswer, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let peer = key::peer_of(&provider.0).map_err(|error| text(&error))?;
     let tensors = buyer.tensors();
-    let fetched = tensors.fetch_from(scope, &[peer], answer).await;
+    // A provider must not fill this buyer's store.
+    let bytes_max = text_bytes_max.saturating_add(ANSWER_BYTES_BESIDE_TEXT) as u64;
+    let wanted = (answer, bytes_max);
+    let fetched = tensors
+        .fetch_bounded(Urgency::Awaited, scope, &[peer], wanted)
+        .await;
     let fetched = fetched.map_err(|error| text(&error))?;
     let tensor = Tensor::from_blob(&fetched.bytes).map_err(|error| text(&error))?;
     TextAnswer::read(tensor.bytes()).ok_or_else(|| "it is no answer of a tab".to_owned())

@@ -420,8 +420,11 @@ impl TabShell {
             }
             TabAction::Count { answer, .. } => {
                 let (scope, provider) = (self.scope(), self.bought().provider);
+                let open = self.open.as_ref();
+                let bytes_max = open.map_or(0, |open| open.asked.request.answer_bytes_max());
                 self.effects.spawn(async move {
-                    let fetched = fetch_answer(&buyer, scope, provider, answer).await;
+                    let wanted = (answer, bytes_max);
+                    let fetched = fetch_answer(&buyer, scope, provider, wanted).await;
                     Outcome::Fetched(ticket, fetched.map(|text| (text, answer)))
                 });
             }

@@ -12,11 +12,11 @@ const WAITING_MAX: usize = 4_096;
 const TOGETHER_MAX: usize = 512;
 
 /// Tells who wrote a fact whether it is on disk.
-type Written = oneshot::Sender<Result<(), String>>;
+type WriteAnswer = oneshot::Sender<Result<(), String>>;
 
 #[derive(Debug)]
 enum UsageWrite {
-    Append(KeyFact, Written),
+    Append(KeyFact, WriteAnswer),
     /// Writes these facts in place of all others.
     Replace(Vec<KeyFact>),
 }
@@ -37,7 +37,7 @@ impl UsageWriter {
     }
 
     /// Writes a fact after all before it.
-    pub fn write(&self, fact: KeyFact, written: Written) {
+    pub fn write(&self, fact: KeyFact, written: WriteAnswer) {
         let sent = self.writes.try_send(UsageWrite::Append(fact, written));
         if let Err(mpsc::error::TrySendError::Full(UsageWrite::Append(_, written))) = sent {
             let _ = written.send(Err("its disk is far behind".to_owned()));
@@ -80,7 +80,7 @@ fn write_all(mut log: FactLog, mut waiting: mpsc::Receiver<UsageWrite>) {
     }
 }
 
-fn append(log: &mut FactLog, facts: &mut Vec<KeyFact>, writers: &mut Vec<Written>) {
+fn append(log: &mut FactLog, facts: &mut Vec<KeyFact>, writers: &mut Vec<WriteAnswer>) {
     if facts.is_empty() {
         return;
     }

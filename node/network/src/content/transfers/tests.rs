@@ -6,6 +6,7 @@ mod parties;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use futures::AsyncWriteExt;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
@@ -115,6 +116,26 @@ async fn content_travels_once() {
         receiver.fetch_content(SCOPE, peer, id).await.unwrap().moved,
         0
     );
+}
+
+#[tokio::test]
+async fn content_beyond_the_bound_of_its_reader_does_not_come() {
+    let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
+    let id = hold(&sender, content(3_000_001));
+    let fetch =
+        |bytes_max| receiver.fetch_bounded(Urgency::Awaited, SCOPE, &[peer], (id, bytes_max));
+    let refused = fetch(3_000_000).await.unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            FetchError::TooLong {
+                limit: 3_000_000,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    assert_eq!(fetch(3_000_001).await.unwrap().moved, 3_000_001);
 }
 
 /// A process of a key, which serves no direct channel.
