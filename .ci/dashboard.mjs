@@ -492,7 +492,7 @@ async function noToken(browser) {
 }
 
 async function looked(browser, id) {
-  const screens = ['market', `jobs/${id}`, 'network', 'earnings', 'validators', 'account',
+  const screens = ['market', 'models', `jobs/${id}`, 'network', 'earnings', 'validators', 'account',
     'jobs', 'submit', 'orders', 'api'];
   let found = 0, pictures = 0;
   for (const colorScheme of ['light', 'dark']) {

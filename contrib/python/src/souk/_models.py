@@ -67,7 +67,10 @@ __all__ = [
     "Sold",
     "SpotPrice",
     "Status",
+    "TextKey",
+    "TextOffer",
     "Throughput",
+    "TokenPrice",
     "Totals",
     "Trade",
     "Trades",
@@ -1121,6 +1124,76 @@ class Status:
     """Streams of events that are open."""
     leader: int | None = None
     """Who leads; null where nobody does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextKey:
+    """A key, what it can spend, and what it has spent."""
+
+    name: str
+    """The name that its issuer gave it."""
+    id: str
+    """Its id: the first digits of its hash."""
+    revoked: bool
+    """Whether it was revoked."""
+    issued_at: datetime
+    """When it was issued."""
+    budget_resets: str
+    """When the budget begins anew: `never`, `day` or `month`, by UTC."""
+    models: tuple[str, ...]
+    """The models that it can use, `*` at the end for all that follows; empty for all."""
+    spent: Credits
+    """What its requests cost since it was issued."""
+    period_spent: Credits
+    """What its requests of the current day or month cost."""
+    held: Credits
+    """What its open requests hold."""
+    requests: int
+    """Its requests so far."""
+    input_tokens: int
+    """The tokens of their messages."""
+    output_tokens: int
+    """The tokens of their answers."""
+    budget: Credits | None = None
+    """The most that it can spend; none for no limit of its own."""
+    left: Credits | None = None
+    """What is left of the budget; none without a budget."""
+    requests_per_minute: int | None = None
+    """The most requests a minute."""
+    tokens_per_minute: int | None = None
+    """The most tokens a minute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPrice:
+    """The prices of tokens a million: the schema of [`TokenPrice`]."""
+
+    input_per_million: Credits
+    """The price of a million input tokens."""
+    output_per_million: Credits
+    """The price of a million output tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOffer:
+    """One offer of a model."""
+
+    model: str
+    """The model."""
+    ask: int
+    """The number of the ask."""
+    provider: str
+    """The provider's account."""
+    provider_name: str
+    """The name under which the provider registered."""
+    reputation: int
+    """The provider's reputation, 0 to 1000."""
+    free_slots: int
+    """How many more buyers can be answered at once."""
+    resold: bool
+    """Whether the provider says that it does not run the engine itself."""
+    price: TokenPrice
+    """The prices a million tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
