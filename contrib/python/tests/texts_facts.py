@@ -23,10 +23,12 @@ MODEL = "test/parrot"
 class Engine(BaseHTTPRequestHandler):
     """An inference engine that says one sentence."""
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
+        """List the only model."""
         self._send("application/json", json.dumps({"data": [{"id": MODEL}]}))
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
+        """Answer a conversation."""
         self.rfile.read(int(self.headers["content-length"]))
         chunk = {"choices": [{"delta": {"content": "Strangers trade."}, "finish_reason": "stop"}]}
         self._send("text/event-stream", f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n")

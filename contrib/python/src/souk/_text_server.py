@@ -56,9 +56,7 @@ class TextServer:
         self.close()
 
 
-def start(
-    folder: Path, budget: float | None, binary: str | os.PathLike[str] | None
-) -> TextServer:
+def start(folder: Path, budget: float | None, binary: str | os.PathLike[str] | None) -> TextServer:
     """Start a server for the account of a market's folder."""
     command = [str(find_binary(binary)), "--dir", str(folder), "--json", "openai"]
     command += ["--listen", "127.0.0.1:0", "--until-stdin-closes"]
