@@ -35,7 +35,7 @@ pub struct TextKeyView {
     pub held: u64,
     /// What is left of the budget, in micro-credits; none without a budget.
     pub left: Option<u64>,
-    /// Its requests so far.
+    /// Its requests for which something was reserved.
     pub requests: u64,
     /// The tokens of their messages.
     pub input_tokens: u64,

@@ -35,7 +35,7 @@ pub struct TextOfferView {
     pub price: TokenPrice,
 }
 
-/// The prices of tokens, in micro-credits a million: the schema of [`TokenPrice`].
+/// The prices of tokens, in micro-credits a million.
 #[cfg(feature = "schema")]
 #[derive(utoipa::ToSchema)]
 #[schema(as = TokenPrice)]

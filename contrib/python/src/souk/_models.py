@@ -1149,7 +1149,7 @@ class TextKey:
     held: Credits
     """What its open requests hold."""
     requests: int
-    """Its requests so far."""
+    """Its requests for which something was reserved."""
     input_tokens: int
     """The tokens of their messages."""
     output_tokens: int
@@ -1166,7 +1166,7 @@ class TextKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrice:
-    """The prices of tokens a million: the schema of [`TokenPrice`]."""
+    """The prices of tokens a million."""
 
     input_per_million: Credits
     """The price of a million input tokens."""

@@ -75,7 +75,7 @@ pub struct KeyUsage {
     pub period: u32,
     /// What its requests cost that began in that period.
     pub period_spent: Credits,
-    /// Its requests that were sent.
+    /// Its requests for which something was reserved.
     pub requests: u64,
     /// Their tokens.
     pub tokens: TokenCount,
