@@ -197,7 +197,7 @@ impl<'a> Sizes<'a> {
             "Reshape" => self.reshape_output_sizes(node, first),
             operator => match OperatorSchema::for_operator(operator).extents {
                 Extents::OfFirst => Some(first.clone()),
-                Extents::Repeated if node.input.len() == 2 => {
+                Extents::Broadcast if node.input.len() == 2 => {
                     broadcast_sizes(first, self.input_sizes(node, 1)?)
                 }
                 _ => None,

@@ -126,7 +126,7 @@ impl Ranks {
             }
             operator => match OperatorSchema::for_operator(operator).extents {
                 Extents::OfFirst | Extents::RankOfFirst => first,
-                Extents::Repeated => {
+                Extents::Broadcast => {
                     let inputs = 0..node.input.len();
                     let ranks = inputs.map(|index| self.input_rank(node, index));
                     ranks.collect::<Option<Vec<usize>>>()?.into_iter().max()

@@ -258,7 +258,7 @@ impl<'a> Node<'a> {
         let one = match operator {
             "Split" => return self.split_dims(),
             _ if extents == Extents::OfFirst => self.input_dims(0)?.to_vec(),
-            _ if extents == Extents::Repeated => self.broadcast_dims()?,
+            _ if extents == Extents::Broadcast => self.broadcast_dims()?,
             _ if operator.starts_with("Reduce") => self.reduction_dims()?,
             "Shape" => vec![self.shape_axes(self.input_rank()?).len()],
             "Size" => Vec::new(),

@@ -222,7 +222,7 @@ impl Facts {
                 Some(dims)
             }),
             (_, Extents::OfFirst) => of(0).cloned(),
-            (_, Extents::Repeated) => match (of(0), of(1)) {
+            (_, Extents::Broadcast) => match (of(0), of(1)) {
                 (Some(left), Some(right)) if right.len() > left.len() => Some(right.clone()),
                 (left, _) => left.cloned(),
             },

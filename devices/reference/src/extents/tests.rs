@@ -172,7 +172,7 @@ fn cases() -> Vec<Case> {
         operator != "Cast" && !operator.ends_with("Normalization")
     };
     let mut cases: Vec<Case> = one.filter(takes_one).collect();
-    let two = trusted(Extents::Repeated).filter(|operator| *operator != "Where");
+    let two = trusted(Extents::Broadcast).filter(|operator| *operator != "Where");
     cases.extend(two.map(|operator| case(operator, &[x(), ("z", floats(&[3, 1]))])));
     let reductions = [
         "ReduceL1",
