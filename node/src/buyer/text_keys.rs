@@ -50,10 +50,10 @@ const FACTS_MAX: usize = 65_536;
 
 /// The keys that a server knows. Clones share them.
 #[derive(Clone, Debug)]
-pub struct TextKeys(Arc<Shared>);
+pub struct TextKeys(Arc<Inner>);
 
 #[derive(Debug)]
-struct Shared {
+struct Inner {
     folder: PathBuf,
     state: Mutex<State>,
     open: watch::Sender<usize>,
@@ -76,7 +76,7 @@ impl TextKeys {
     /// # Errors
     /// When a file is damaged or cannot be read.
     pub fn open(folder: &Path) -> Result<TextKeys, FactLogError> {
-        let keys = TextKeys(Arc::new(Shared {
+        let keys = TextKeys(Arc::new(Inner {
             folder: folder.to_owned(),
             state: Mutex::default(),
             open: watch::Sender::new(0),
