@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use souk_node::memory::{Tensor, npy};
 use souk_onnx as onnx;
 
-use crate::common::{Market, Ran, digits};
+use crate::common::{Market, Ran, digits, kill};
 
 /// The losses of the first steps by PyTorch; `scheduler/tests/reference/training.py` printed them.
 const LOSSES: [f64; 3] = [16.618235, 17.656204, 18.359743];
