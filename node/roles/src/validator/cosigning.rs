@@ -466,7 +466,8 @@ mod tests {
             },
         );
         note.insert(note.cosign(2, 9, &key(2)));
-        let heard = CosigningEvent::Heard(2, note.encode().as_bytes());
+        let text = note.encode();
+        let heard = CosigningEvent::Heard(2, text.as_bytes());
         let effects = one.apply(9, heard);
         let report = CosigningReport::Conflict {
             by: 2,
