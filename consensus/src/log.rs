@@ -5,7 +5,7 @@
 //! back. Snapshots bound the number of entries.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 use raft::eraftpb::{self, ConfState, Entry, HardState};
@@ -14,10 +14,9 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use crate::ids::Term;
 use crate::manifest::{Manifest, SnapshotOffer};
 use crate::snapshot::Snapshot;
-use crate::voucher::{Certificate, Statement, Voucher};
+use crate::voucher::Certificate;
 use souk_proof::Digest;
 use souk_proof::LogIndex;
-use souk_proof::certifying_count;
 
 /// Entries after `base`, the hard state, and the latest snapshot.
 #[derive(Debug)]
@@ -74,15 +73,6 @@ impl Log {
     #[must_use]
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
-    }
-
-    /// Adds a member's valid signature to the latest snapshot, unless it has one of that member.
-    pub fn add_voucher(&mut self, statement: Statement, voucher: Voucher) {
-        let known = &mut self.snapshot.vouchers;
-        let is_news = known.iter().all(|it| it.by != voucher.by);
-        if is_news && !known.is_empty() && self.snapshot.statement() == statement {
-            self.snapshot.vouchers.push(voucher);
-        }
     }
 
     /// Returns the members as of the last applied change.
@@ -268,15 +258,10 @@ impl Storage for Log {
 
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {
         // A replica ignores a snapshot of which it is no member; members make one at the entry that
-        // adds a new replica. It also refuses a snapshot for which too few vouch: who has no vote
-        // yet waits for more signatures than a majority's.
+        // adds a new replica. It also refuses a snapshot for which no majority vouches.
         let members = &self.snapshot.members;
         let known = members.get_voters().contains(&to) || members.get_learners().contains(&to);
-        let needed = match members.get_voters().contains(&to) {
-            true => 1,
-            false => certifying_count(count_voters(members)),
-        };
-        let is_vouched = self.snapshot.vouchers.len() >= needed;
+        let is_vouched = !self.snapshot.vouchers.is_empty();
         if self.snapshot.index.0 < request_index || !known || !is_vouched {
             return Err(raft::Error::Store(
                 StorageError::SnapshotTemporarilyUnavailable,
@@ -300,13 +285,6 @@ impl Storage for Log {
         metadata.set_conf_state(self.snapshot.members.clone());
         Ok(snapshot)
     }
-}
-
-/// Returns how many voters there are, including those whose vote is about to end.
-fn count_voters(members: &ConfState) -> usize {
-    let voters = members.get_voters().iter();
-    let all = voters.chain(members.get_voters_outgoing());
-    all.collect::<BTreeSet<_>>().len()
 }
 
 /// Returns the weight of an entry in a message: its data and about twenty bytes of numbers around

@@ -153,7 +153,6 @@ pub trait StateMachine {
         });
         Tally {
             members: members.len(),
-            is_member: members.contains(&offered.receiver),
             vouched: valid.map(|it| it.by).collect::<BTreeSet<_>>().len(),
         }
     }

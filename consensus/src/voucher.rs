@@ -13,7 +13,6 @@ use crate::codec::{Reader, TruncationError, Writer};
 use crate::ids::ReplicaId;
 use souk_proof::Digest;
 use souk_proof::LogIndex;
-use souk_proof::certifying_count;
 
 /// The prefix of the signed bytes, so that no other signature of the same key fits.
 const DOMAIN: &[u8] = b"souk state v1";
@@ -99,8 +98,6 @@ impl Certificate {
 /// A state that another replica offers, for the receiver's machine to judge.
 #[derive(Clone, Copy, Debug)]
 pub struct OfferedState<'a> {
-    /// The replica that receives it.
-    pub receiver: ReplicaId,
     /// The voters that the receiver knows; none before its first state.
     pub known: &'a BTreeSet<ReplicaId>,
     /// The voters in the offered state.
@@ -111,33 +108,20 @@ pub struct OfferedState<'a> {
     pub certificate: &'a Certificate,
 }
 
-/// The members that can vouch for a state, and those that do.
+/// The members that must vouch for a state, and those that do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// The members that can vouch.
+    /// The members of which a majority must vouch.
     pub members: usize,
     /// Those of them with a valid signature.
     pub vouched: usize,
-    /// Whether the receiver is one of the members.
-    pub is_member: bool,
 }
 
 impl Tally {
-    /// Returns how many members must vouch. A stranger needs as many as certify a tree head. A
-    /// member that comes back needs a majority: it would be one of those that certify, and a group
-    /// must be able to take it back while no more than a majority runs.
+    /// Returns whether a majority vouches.
     #[must_use]
-    pub fn needed(&self) -> usize {
-        match self.is_member {
-            true => self.members / 2 + 1,
-            false => certifying_count(self.members),
-        }
-    }
-
-    /// Returns whether enough members vouch.
-    #[must_use]
-    pub fn is_enough(&self) -> bool {
-        self.members > 0 && self.vouched >= self.needed()
+    pub fn is_majority(&self) -> bool {
+        2 * self.vouched > self.members
     }
 }
 
@@ -171,32 +155,8 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_needs_more_than_two_thirds_of_the_members() {
-        let tally = |vouched, members| {
-            let is_member = false;
-            Tally {
-                members,
-                vouched,
-                is_member,
-            }
-            .is_enough()
-        };
-        assert!(tally(1, 1) && tally(2, 2) && tally(3, 3) && tally(3, 4) && tally(5, 7));
-        assert!(!tally(1, 2) && !tally(2, 3) && !tally(2, 4) && !tally(4, 7));
-        assert!(!tally(0, 0), "nobody vouches for nobody");
-    }
-
-    #[test]
-    fn half_of_the_members_are_not_enough_for_a_member_and_a_majority_is() {
-        let tally = |vouched, members| {
-            let is_member = true;
-            Tally {
-                members,
-                vouched,
-                is_member,
-            }
-            .is_enough()
-        };
+    fn half_of_the_members_are_no_majority() {
+        let tally = |vouched, members| Tally { members, vouched }.is_majority();
         assert!(tally(1, 1) && tally(2, 3) && tally(3, 4) && tally(3, 5));
         assert!(!tally(0, 1) && !tally(1, 2) && !tally(1, 3) && !tally(2, 4) && !tally(2, 5));
         assert!(!tally(0, 0), "nobody vouches for nobody");

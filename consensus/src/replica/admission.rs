@@ -66,11 +66,8 @@ pub enum StepError {
     /// The snapshot differs from its offer, or has impossible members.
     #[error("the snapshot from replica {0} is not what it offered")]
     Unlike(ReplicaId),
-    /// It offers a state for which too few members vouch.
-    #[error(
-        "replica {from} offers a state for which {vouched} of {members} members vouch, and \
-         {needed} must"
-    )]
+    /// It offers a state for which no majority of the members vouches.
+    #[error("replica {from} offers a state for which {vouched} of {members} members vouch")]
     Unvouched {
         /// The replica that sent it.
         from: ReplicaId,
@@ -78,8 +75,6 @@ pub enum StepError {
         vouched: usize,
         /// The members that could sign.
         members: usize,
-        /// Those that must.
-        needed: usize,
     },
     /// It offers a state for which fewer members vouch than for the one in transfer.
     #[error("replica {0} offers a state with fewer signatures than the one under way")]

@@ -148,7 +148,6 @@ impl<M: StateMachine> Replica<M> {
             "a snapshot covers what was applied"
         );
         self.raw.mut_store().compact(snapshot, keep_from);
-        self.add_late_vouchers();
     }
 
     fn install_snapshot(

@@ -6,8 +6,7 @@
 //! even if another leader repeats the offer or this replica restarts. So a lost message costs one
 //! part. An offer of another snapshot keeps the parts that both share. Once all parts are there and
 //! a majority of the members vouches for the whole, raft gets the snapshot as if it had come in one
-//! piece; before that nothing of the offer reaches raft. A replica that is no member yet needs the
-//! signatures of more than two thirds of them.
+//! piece; before that nothing of the offer reaches raft.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +21,7 @@ use crate::incoming_snapshot::{self, PartToStore, StoredParts};
 use crate::machine::StateMachine;
 use crate::manifest::{Manifest, SnapshotOffer};
 use crate::snapshot::Snapshot;
-use crate::voucher::{Certificate, OfferedState};
+use crate::voucher::{Certificate, OfferedState, Tally};
 use crate::wire::{Envelope, PeerMessage};
 use souk_proof::Digest;
 use souk_proof::LogIndex;
@@ -323,18 +322,17 @@ impl<M: StateMachine> Replica<M> {
         }
         self.admit_time(from, snapshot.time)?;
         let tally = self.machine.count_vouchers(&OfferedState {
-            receiver: self.config.id,
             known: &all_voters(self.raw.store().members()),
             voters: &all_voters(&snapshot.members),
             machine: &snapshot.machine,
             certificate,
         });
-        if !tally.is_enough() {
+        if !tally.is_majority() {
+            let Tally { members, vouched } = tally;
             return Err(StepError::Unvouched {
                 from,
-                vouched: tally.vouched,
-                members: tally.members,
-                needed: tally.needed(),
+                vouched,
+                members,
             });
         }
         snapshot.vouchers = certificate.vouchers.clone();

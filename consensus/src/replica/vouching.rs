@@ -188,8 +188,6 @@ impl<M: StateMachine> Replica<M> {
             let is_news = by != self.config.id && !self.vouching.has_signed(statement, by);
             let is_member = all_voters(self.raw.store().members()).contains(&by);
             if is_news && is_member && self.machine.has_signed(by, &bytes, &voucher.signature) {
-                let log = self.raw.mut_store();
-                log.add_voucher(statement, voucher.clone());
                 self.vouching.on_signed(statement, voucher);
             }
         }
@@ -220,32 +218,12 @@ impl<M: StateMachine> Replica<M> {
             return;
         }
         let Some(pending) = &self.vouching.pending else {
-            self.request_late_vouchers();
             return;
         };
         let statement = pending.statement();
         let certificate = self.vouching.build_certificate(statement);
         self.tell_others(&PeerMessage::Vouchers(certificate));
         self.tell_others(&PeerMessage::VoucherRequest(statement.index));
-    }
-
-    /// Requests the signatures that came after the latest snapshot had enough for a member, if a
-    /// replica waits for it that needs more.
-    fn request_late_vouchers(&mut self) {
-        let kept = self.raw.store().snapshot();
-        let is_waited_for = self.is_leader() && !kept.members.get_learners().is_empty();
-        if is_waited_for && kept.vouchers.len() < all_voters(&kept.members).len() {
-            let request = PeerMessage::VoucherRequest(kept.index);
-            self.tell_others(&request);
-        }
-    }
-
-    /// Adds to a snapshot that the replica now offers the signatures that came while it was stored.
-    pub(super) fn add_late_vouchers(&mut self) {
-        let statement = self.raw.store().snapshot().statement();
-        for voucher in self.vouching.build_certificate(statement).vouchers {
-            self.raw.mut_store().add_voucher(statement, voucher);
-        }
     }
 
     /// Sends the same message to all other members.

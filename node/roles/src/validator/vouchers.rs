@@ -3,7 +3,7 @@
 //!
 //! A replica may lag behind changes of the roster, or know the genesis alone. It then learns from
 //! the state that another replica offers who joined and who left since, but believes each of these
-//! only with the operators' signatures. So a state needs the signatures of enough of
+//! only with the operators' signatures. So a state needs the signatures of a majority of
 //! those whom this replica knows and nobody removed, and those who were admitted since.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,6 @@ const DOMAIN: &[u8] = b"souk voucher v1";
 pub(super) const NOBODY: Tally = Tally {
     members: 1,
     vouched: 0,
-    is_member: false,
 };
 
 /// Decides whether the roster has ordered a change of raft's members. Nobody joins twice and nobody
@@ -87,12 +86,11 @@ pub(super) fn tally_vouchers(
     });
     Tally {
         members: members.len(),
-        is_member: members.contains_key(&offered.receiver),
         vouched: valid.map(|it| it.by).collect::<BTreeSet<_>>().len(),
     }
 }
 
-/// Returns the members of whom enough must vouch, each with its own key; none if a voter of
+/// Returns the members of whom a majority must vouch, each with its own key; none if a voter of
 /// the state was never admitted, or two share a key.
 fn vouching_members(
     mine: &Roster,
