@@ -6,6 +6,7 @@ use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 
 use crate::books::{Order, OrderKind};
+use crate::class::Class;
 use crate::ids::{AccountKey, Digest, LeaseId, OrderId, RequestId, Slot};
 use crate::order::Side;
 use crate::state_tree::{AccountLeaf, AccountProof, StateBalances, StateTree, id_path};
@@ -88,10 +89,14 @@ impl Exchange {
             self.leases.values().map(|lease| lease.id.0).collect()
         });
         for id in ids {
-            match self.leases.get(LeaseId(id)) {
-                Some(lease) => tree.insert(id_path(id), hash_content(lease), ()),
-                None => tree.remove(&id_path(id)),
-            }
+            let Some(lease) = self.leases.get(LeaseId(id)) else {
+                tree.remove(&id_path(id));
+                continue;
+            };
+            // A lease outlives its ask, whose terms decide who may displace it.
+            let is_open = !lease.is_closed();
+            let terms = is_open.then(|| &**self.books.ask_terms.get(lease.parties.terms));
+            tree.insert(id_path(id), hash_content(&(lease, terms)), ());
         }
     }
 
@@ -182,7 +187,9 @@ impl Exchange {
             self.changes_made,
         );
         let idle = (&self.idle, self.idle_sought_at);
-        hash_content(&(rules, counters, idle, self.chain.current_digest()))
+        let classes: Vec<Class> = self.books.by_class().map(|book| book.class).collect();
+        let chain = self.chain.current_digest();
+        hash_content(&(rules, counters, idle, classes, chain))
     }
 }
 

@@ -252,7 +252,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             self.forget(outputs.into_values());
             return Event::Answered(StepAnswer::NotFinite { loss: bits });
         }
-        let states = next.as_ref().map(|next| state_ids(next));
+        let states = next.as_ref().map(state_ids);
         if let Some(next) = next {
             self.answered = next;
         }
