@@ -122,8 +122,8 @@ async fn content_travels_once() {
 async fn content_beyond_the_bound_of_its_reader_does_not_come() {
     let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let id = hold(&sender, content(3_000_001));
-    let fetch =
-        |bytes_max| receiver.fetch_bounded(Urgency::Awaited, SCOPE, &[peer], (id, bytes_max));
+    let from = [peer];
+    let fetch = |bytes_max| receiver.fetch_bounded(Urgency::Awaited, SCOPE, &from, (id, bytes_max));
     let refused = fetch(3_000_000).await.unwrap_err();
     assert!(
         matches!(
