@@ -13,7 +13,7 @@ use super::job::objective;
 /// A run of training, or a command on runs.
 #[derive(Clone, Debug)]
 pub enum Train {
-    Run(TrainArgs),
+    Run(Box<TrainArgs>),
     Command(TrainCommand),
 }
 
@@ -22,7 +22,7 @@ impl FromArgMatches for Train {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         match matches.subcommand_name() {
             Some(_) => TrainCommand::from_arg_matches(matches).map(Train::Command),
-            None => TrainArgs::from_arg_matches(matches).map(Train::Run),
+            None => TrainArgs::from_arg_matches(matches).map(|args| Train::Run(Box::new(args))),
         }
     }
 

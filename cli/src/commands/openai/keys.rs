@@ -100,7 +100,7 @@ fn print_keys(accounts: &[(&KeyTerms, KeyAccount)]) {
     let mut table = Table::new(&header);
     for (terms, account) in accounts {
         let mark = if terms.is_revoked { " (revoked)" } else { "" };
-        let left = account.left.map(|left| format(left));
+        let left = account.left.map(format);
         table.add_row([
             format!("{}{mark}", terms.name),
             terms.budget.map_or("none".to_owned(), describe_budget),
