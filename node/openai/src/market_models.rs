@@ -16,7 +16,7 @@ use futures::stream::{self, Stream, StreamExt};
 use serde_json::{Value, json};
 use souk_gateway::JSON_BYTES_MAX;
 use souk_node::buyer::tab::FinishedText;
-use souk_node::buyer::text_keys::{KeyedRequest, TextKeys};
+use souk_node::buyer::text_keys::{CoverError, KeyedRequest, TextKeys};
 use souk_node::buyer::text_router::{
     AnswerEvent, AnswerEvents, AskTerms, SLOT_WAIT, TextOffer, TextRouter, TextRouterError,
 };
@@ -213,6 +213,10 @@ async fn ask_models(
                 None => return Ok((model.clone(), events)),
             },
             Err(TextRouterError::Broker(error)) => return Err(error.into()),
+            // No other model helps a full disk.
+            Err(TextRouterError::Key(error @ CoverError::NotWritten(_))) => {
+                return Err(error.into());
+            }
             Err(error) => error.into(),
         };
         refusals.push((model.clone(), refusal));

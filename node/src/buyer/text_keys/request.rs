@@ -1,6 +1,6 @@
 //! A request that a key pays for, from its first reservation to its charge.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use souk_market::{Credits, Price, ReceiptBody};
 use souk_roles::tokens::counting::TokenCount;
@@ -25,6 +25,8 @@ pub struct KeyedRequest {
     keys: TextKeys,
     id: KeyedRequestId,
     parts: Mutex<Vec<Part>>,
+    /// Why its last reservation may not be on disk: nothing further is sent then.
+    broken: Mutex<Option<String>>,
 }
 
 /// What one provider was sent of the request.
@@ -63,6 +65,7 @@ impl KeyedRequest {
             keys,
             id,
             parts: Mutex::default(),
+            broken: Mutex::default(),
         }
     }
 
@@ -70,8 +73,12 @@ impl KeyedRequest {
     /// disk when this returns.
     ///
     /// # Errors
-    /// When the key does not allow it, or the disk refuses.
+    /// When the key does not allow it, or the disk refuses. After the latter, it covers nothing
+    /// more, because the memory then holds a reservation that the disk does not.
     pub async fn cover(&self, worst: Credits) -> Result<(), CoverError> {
+        if let Some(cause) = lock(&self.broken).clone() {
+            return Err(CoverError::NotWritten(cause));
+        }
         let committed = self.sum_parts();
         let needed = Credits(committed.cost.0.saturating_add(worst.0));
         let written = {
@@ -90,9 +97,12 @@ impl KeyedRequest {
             };
             state.write_fact(fact)
         };
-        let ended = |_| CoverError::NotWritten("the server is stopping".to_owned());
-        let written = written.await.map_err(ended)?;
-        written.map_err(CoverError::NotWritten)
+        let written = written.await;
+        let written = written.unwrap_or_else(|_| Err("the server is stopping".to_owned()));
+        written.map_err(|cause| {
+            *lock(&self.broken) = Some(cause.clone());
+            CoverError::NotWritten(cause)
+        })
     }
 
     /// Notes a part that was sent, which [`Self::cover`] has covered.
@@ -108,8 +118,8 @@ impl KeyedRequest {
         sum_bills(&parts)
     }
 
-    fn lock_parts(&self) -> std::sync::MutexGuard<'_, Vec<Part>> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_parts(&self) -> MutexGuard<'_, Vec<Part>> {
+        lock(&self.parts)
     }
 }
 
@@ -168,6 +178,10 @@ impl Drop for KeyedRequest {
             runtime.spawn(charging);
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the bill for all parts; the most counts for one that is not billed yet.

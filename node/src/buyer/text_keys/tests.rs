@@ -152,6 +152,22 @@ async fn a_request_pays_for_all_its_parts_and_the_unused_rest_is_free_again() {
 }
 
 #[tokio::test]
+async fn a_request_whose_reservation_is_not_on_disk_covers_nothing_more() {
+    let folder = folder();
+    let (_, terms) = issue_key(folder.path(), new_key("alice", Some(100))).unwrap();
+    let keys = TextKeys::open(folder.path()).unwrap();
+    // Its writer has ended, so that no fact reaches the disk.
+    keys.close().await;
+    let keyed = keys.admit(terms.id(), &request()).unwrap();
+    for worst in [60, 50, 60] {
+        let refused = keyed.cover(Credits(worst)).await.unwrap_err();
+        assert!(matches!(refused, CoverError::NotWritten(_)), "{refused}");
+    }
+    drop(keyed);
+    assert_eq!(spent(folder.path()), (Credits(0), Credits(0)));
+}
+
+#[tokio::test]
 async fn one_server_holds_the_keys_of_a_folder() {
     let folder = folder();
     let (sent, terms) = issue_key(folder.path(), new_key("alice", None)).unwrap();
