@@ -6,6 +6,7 @@ use souk_market::{Credits, Price, ReceiptBody};
 use souk_roles::tokens::counting::TokenCount;
 use souk_roles::tokens::keys::{KeyRefusal, KeyedRequestId};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 use super::{TextKeys, now};
 
@@ -124,13 +125,17 @@ impl KeyedRequest {
 }
 
 impl Part {
-    /// Takes its bill, if it is there.
+    /// Takes its bill, if it is there. The task of a tab that panicked bills nothing: the most
+    /// counts.
     fn take_bill(&mut self) {
-        if let BillState::Open(bill) = &mut self.bill
-            && let Ok(bill) = bill.try_recv()
-        {
-            self.bill = BillState::Billed(bill);
-        }
+        let BillState::Open(bill) = &mut self.bill else {
+            return;
+        };
+        self.bill = match bill.try_recv() {
+            Ok(bill) => BillState::Billed(bill),
+            Err(TryRecvError::Closed) => BillState::Billed(self.worst),
+            Err(TryRecvError::Empty) => return,
+        };
     }
 }
 
@@ -168,7 +173,6 @@ impl Drop for KeyedRequest {
             let mut parts = parts;
             for part in &mut parts {
                 if let BillState::Open(bill) = &mut part.bill {
-                    // The task of a tab that panicked bills nothing: the most counts.
                     part.bill = BillState::Billed(bill.await.unwrap_or(part.worst));
                 }
             }

@@ -139,13 +139,20 @@ async fn a_request_pays_for_all_its_parts_and_the_unused_rest_is_free_again() {
     billed.send(bill(20)).unwrap();
     keyed.cover(Credits(50)).await.unwrap();
     assert_eq!(spent(folder.path()), (Credits(0), Credits(70)));
-    // The reader leaves before the second part is billed, and its task panics.
+    // The task of the second part panics before the reader leaves, and that of another request's
+    // part after it.
     let (billed, answer) = oneshot::channel();
     keyed.on_sent(bill(50), answer);
+    drop(billed);
     drop(keyed);
+    let other = keys.admit(terms.id(), &request()).unwrap();
+    other.cover(Credits(25)).await.unwrap();
+    let (billed, answer) = oneshot::channel();
+    other.on_sent(bill(25), answer);
+    drop(other);
     drop(billed);
     keys.close().await;
-    assert_eq!(spent(folder.path()), (Credits(70), Credits(0)));
+    assert_eq!(spent(folder.path()), (Credits(95), Credits(0)));
     let price = request().count_max().affordable_price(Credits(30));
     assert!(TextBill::at_price(price, request().count_max()).cost <= Credits(30));
     assert!(price > Price(0));
