@@ -111,6 +111,7 @@ pub struct OpenaiArgs {
     #[arg(long)]
     pub embeddings: bool,
     /// Stop when standard input closes, as it does when the process that started this one ends.
+    /// Such a server takes no keys of `souk openai key`, only its own.
     #[arg(long)]
     pub until_stdin_closes: bool,
     #[command(flatten)]

@@ -61,8 +61,11 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
     let observer = Arc::new(TabNotices { output });
     let texts = TextRouter::new(buyer, limits.budget, observer);
     let (mut access, key_file) = load_access(folder, args)?;
-    let keys = TextKeys::open(folder).map_err(|error| keys::from_file(&error))?;
-    access.keys = Some(keys.clone());
+    // A program that started this server for itself must not hold the keys of everybody else.
+    if !args.until_stdin_closes {
+        access.keys = Some(TextKeys::open(folder).map_err(|error| keys::from_file(&error))?);
+    }
+    let keys = access.keys.clone();
     let url = format!("http://{}/v1", listener.address());
     let facts = json!({ "ready": true, "url": url, "model": null, "key_file": key_file });
     let text = format!(
@@ -70,7 +73,7 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
         key_file.display()
     );
     show::print_result(output, &facts, &text);
-    if keys.is_held_elsewhere() {
+    if keys.as_ref().is_some_and(TextKeys::is_held_elsewhere) {
         show::print_notice(
             "another souk openai of this folder takes the keys of `souk openai key list`; this one \
              takes only its own until the other stops",
@@ -78,12 +81,12 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
     }
     tokio::select! {
         () = listener.serve(market_router(texts.clone(), access)) => {}
-        () = keys.follow_changes() => {}
+        () = follow_changes(keys.as_ref()) => {}
         () = wait_for_stop(&mut requests, args) => {}
     }
     // Open tabs are settled first; the user can cut that wait short with a second signal.
     tokio::select! {
-        () = async { texts.close().await; keys.close().await } => {}
+        () = close_market(&texts, keys.as_ref()) => {}
         () = requests.next() => {}
     }
     let spending = texts.spending();
@@ -103,6 +106,21 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
         ));
     }
     Ok(())
+}
+
+async fn follow_changes(keys: Option<&TextKeys>) {
+    match keys {
+        Some(keys) => keys.follow_changes().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until all tabs are settled and all requests are charged to their keys.
+async fn close_market(texts: &TextRouter, keys: Option<&TextKeys>) {
+    texts.close().await;
+    if let Some(keys) = keys {
+        keys.close().await;
+    }
 }
 
 /// Serves one model.

@@ -13,6 +13,9 @@ use crate::{AccessPolicy, KEY_FILE};
 /// The milliseconds of a second.
 const SECOND_MS: u64 = 1_000;
 
+/// When a client should try a key again that another server takes.
+const ELSEWHERE_RETRY_SECONDS: u64 = 5;
+
 /// The micro-credits of a credit.
 const MICRO: f64 = 1e6;
 
@@ -66,22 +69,23 @@ impl AccessPolicy {
         Some(Caller::Key(Box::new(terms)))
     }
 
-    /// Returns the refusal of a request whose key is not known.
-    pub(crate) fn refuse_key(&self) -> Refusal {
-        let elsewhere = self.keys.as_ref().map(TextKeys::is_held_elsewhere);
-        Refusal::key(match elsewhere {
-            None => {
-                format!("the API key is not the one in {KEY_FILE} of the market's folder")
-            }
-            Some(false) => format!(
-                "the API key is neither the one in {KEY_FILE} of the market's folder nor one of \
-                 `souk openai key list`"
-            ),
-            Some(true) => format!(
-                "the API key is not the one in {KEY_FILE} of the market's folder; another `souk \
-                 openai` of this folder takes the keys of the organisation"
-            ),
-        })
+    /// Returns the refusal of a request whose key is not known, or is one of another server.
+    pub(crate) fn refuse_key(&self, headers: &HeaderMap) -> Refusal {
+        let Some(keys) = &self.keys else {
+            let message = format!("the API key is not the one in {KEY_FILE} of the market's folder");
+            return Refusal::key(message);
+        };
+        if find_bearer_token(headers).is_some_and(|sent| keys.is_taken_elsewhere(sent)) {
+            let message = "another `souk openai` of this folder takes the keys of the \
+                           organisation; use its address, or try again when it has stopped";
+            return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message)
+                .with_code("keys_elsewhere")
+                .with_retry(ELSEWHERE_RETRY_SECONDS);
+        }
+        Refusal::key(format!(
+            "the API key is neither the one in {KEY_FILE} of the market's folder nor one of `souk \
+             openai key list`"
+        ))
     }
 }
 
@@ -169,7 +173,10 @@ impl From<CoverError> for Refusal {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::header::AUTHORIZATION;
     use axum::response::IntoResponse;
+    use souk_gateway::LocalKey;
+    use souk_node::buyer::text_keys::{NewKey, issue_key};
     use souk_node::market::{Credits, Millis};
     use souk_roles::tokens::keys::{KeyBudget, RateUnit};
 
@@ -211,5 +218,36 @@ mod tests {
             let after = response.headers().get("retry-after");
             assert_eq!(after.map(|it| it.to_str().unwrap()), retry, "{status}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_key_that_another_server_takes_is_not_called_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("buyer")).unwrap();
+        let new = NewKey {
+            name: "alice".parse().unwrap(),
+            budget: None,
+            models: Vec::new(),
+            requests_per_minute: None,
+            tokens_per_minute: None,
+        };
+        let (issued, _) = issue_key(folder.path(), new).unwrap();
+        let holder = TextKeys::open(folder.path()).unwrap();
+        let access = AccessPolicy {
+            key: LocalKey::load_or_create(&folder.path().join(KEY_FILE)).unwrap(),
+            keys: Some(TextKeys::open(folder.path()).unwrap()),
+            origins: Vec::new(),
+        };
+        let refuse = |sent: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, format!("Bearer {sent}").parse().unwrap());
+            assert!(access.find_caller(&headers).is_none());
+            access.refuse_key(&headers).into_response()
+        };
+        let elsewhere = refuse(&issued);
+        assert_eq!(elsewhere.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(elsewhere.headers()["retry-after"], "5");
+        assert_eq!(refuse("sk-souk-none").status(), StatusCode::UNAUTHORIZED);
+        drop(holder);
     }
 }

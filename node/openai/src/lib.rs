@@ -202,7 +202,7 @@ async fn check_request(
     let answered = match check_host_and_origin(&parts) {
         Err(problem) => Refusal::from(problem).into_response(),
         Ok(()) => match access.find_caller(&parts.headers) {
-            None => access.refuse_key().into_response(),
+            None => access.refuse_key(&parts.headers).into_response(),
             Some(caller) => {
                 parts.extensions.insert(caller);
                 next.run(Request::from_parts(parts, body)).await

@@ -118,6 +118,15 @@ impl TextKeys {
         })
     }
 
+    /// Returns whether a key that a program sent is issued, and another server of this folder
+    /// takes it.
+    #[must_use]
+    pub fn is_taken_elsewhere(&self, sent: &str) -> bool {
+        let hash = ContentId::for_content(sent.as_bytes());
+        let state = self.lock_state();
+        state.writer.is_none() && state.book.find_key(hash).is_some()
+    }
+
     /// Admits a request by the rates of its key. The key pays for it as long as the result lives.
     ///
     /// # Errors
