@@ -286,7 +286,7 @@ impl KeyBook {
     /// reserved before.
     ///
     /// # Errors
-    /// When the key's budget has not so much left, or the key was revoked.
+    /// When the key was revoked, whatever was reserved before, or its budget has not so much left.
     ///
     /// # Panics
     /// If the request is not open.
@@ -297,11 +297,11 @@ impl KeyBook {
         credits: Credits,
     ) -> Result<Option<KeyFact>, KeyRefusal> {
         let open = self.open.get(&request).expect("the request is open");
+        let record = self.keys.get_mut(&open.key).expect("a request has a key");
+        record.check_use()?;
         if credits <= open.reserved {
             return Ok(None);
         }
-        let record = self.keys.get_mut(&open.key).expect("a request has a key");
-        record.check_use()?;
         record.begin_period(now);
         let period = record.usage.period;
         // A new period pays for the whole request.

@@ -158,10 +158,11 @@ fn a_key_is_found_by_its_whole_hash_and_revoked_in_the_middle_of_a_request() {
     let request = book.admit(DAY, key, 0).unwrap();
     book.reserve(DAY, request, Credits(40)).unwrap();
     book.set_terms(Vec::new());
-    assert_eq!(
-        book.reserve(DAY, request, Credits(50)),
-        Err(KeyRefusal::Unknown)
-    );
+    // Another provider must not get the request, not even within what is reserved.
+    for credits in [50, 40, 10] {
+        let reserved = book.reserve(DAY, request, Credits(credits));
+        assert_eq!(reserved, Err(KeyRefusal::Unknown));
+    }
     book.charge(request, Credits(20), TokenCount::default());
     book.set_terms(vec![terms("alice", Some(100), BudgetPeriod::Whole)]);
     assert_eq!(account(&book, DAY).left, Some(Credits(80)));
