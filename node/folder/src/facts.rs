@@ -231,19 +231,54 @@ fn line_checksum(rest: &[u8]) -> String {
     blake3::hash(rest).to_hex()[..CHECKSUM_DIGITS].to_owned()
 }
 
-/// Opens a file for reading and writing, locked for this process.
+/// Opens a file for reading and writing, locked for this process. A new one can be read only by
+/// its owner.
 fn open_locked(path: &Path) -> Result<File, FactLogError> {
     let mut options = OpenOptions::new();
-    let options = options.create(true).truncate(false).read(true).write(true);
+    options.create(true).truncate(false).read(true).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let opened = options.open(path);
     let file = opened.map_err(|source| file_error(path, source))?;
+    lock_named(file, path)
+}
+
+/// Locks a file for this process, if `path` still names it. Another process may have put a new file
+/// there since this one was opened, and holds that one.
+fn lock_named(file: File, path: &Path) -> Result<File, FactLogError> {
+    let failed = |source| file_error(path, source);
+    let busy = || FactLogError::Busy {
+        path: path.to_owned(),
+    };
     match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(FactLogError::Busy {
-            path: path.to_owned(),
-        }),
-        Err(TryLockError::Error(source)) => Err(file_error(path, source)),
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(busy()),
+        Err(TryLockError::Error(source)) => return Err(failed(source)),
     }
+    match is_named(&file, path).map_err(failed)? {
+        true => Ok(file),
+        false => Err(busy()),
+    }
+}
+
+/// Returns whether a path names an open file.
+#[cfg(unix)]
+fn is_named(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+
+    let id = |about: fs::Metadata| (about.dev(), about.ino());
+    let opened = file.metadata().map(id)?;
+    match fs::metadata(path).map(id) {
+        Ok(named) => Ok(named == opened),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns whether a path names an open file; other systems do not rename over an open one.
+#[cfg(not(unix))]
+fn is_named(_: &File, _: &Path) -> io::Result<bool> {
+    Ok(true)
 }
 
 /// Syncs the folder, so that the name of a new file is durable too.
@@ -377,6 +412,43 @@ mod tests {
         assert!(matches!(open(&path), Err(FactLogError::Busy { .. })));
         drop(log);
         assert_eq!(open(&path).unwrap().1, words(&["a"]));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_was_replaced_since_it_was_opened_is_busy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("facts.jsonl");
+        let (mut log, _) = open(&path).unwrap();
+        let former = File::open(&path).unwrap();
+        log.replace_facts(&words(&["a"])).unwrap();
+        // Nobody holds the former file, and the log holds the new one.
+        let locked = lock_named(former, &path);
+        assert!(
+            matches!(locked, Err(FactLogError::Busy { .. })),
+            "{locked:?}"
+        );
+        let gone = File::open(&path).unwrap();
+        drop(log);
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(
+            lock_named(gone, &path),
+            Err(FactLogError::Busy { .. })
+        ));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_its_owner_reads_a_log() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("facts.jsonl");
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let (mut log, _) = open(&path).unwrap();
+        assert_eq!(mode(), 0o600);
+        log.replace_facts(&words(&["a"])).unwrap();
+        assert_eq!(mode(), 0o600);
     }
 
     #[test]
