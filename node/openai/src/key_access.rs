@@ -162,6 +162,11 @@ impl From<CoverError> for Refusal {
     fn from(error: CoverError) -> Self {
         match error {
             CoverError::Refused { refusal, .. } => refusal.into(),
+            CoverError::Waiting => {
+                let hint = "send the request again when one of them is over";
+                Refusal::new(StatusCode::TOO_MANY_REQUESTS, format!("{error}; {hint}"))
+                    .with_code("rate_limit_exceeded")
+            }
             CoverError::NotWritten(_) => {
                 let hint = "the operator of the server should look at its disk";
                 Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; {hint}"))

@@ -13,6 +13,7 @@ mod request;
 mod terms_file;
 mod usage_file;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub use souk_roles::tokens::keys::{
     ModelPattern,
 };
 
-pub use request::{CoverError, KeyedRequest, TextBill};
+pub use request::{CoverError, KeyWait, KeyedRequest, TextBill};
 pub use terms_file::{IssueError, NewKey, issue_key, read_terms, revoke_key};
 
 /// The file of what keys have spent, relative to the folder of the market.
@@ -68,6 +69,8 @@ struct State {
     writer: Option<UsageWriter>,
     /// The facts since the usage was written anew.
     facts: usize,
+    /// The requests of each key that wait for a slot.
+    waiting: BTreeMap<KeyId, usize>,
 }
 
 impl TextKeys {
@@ -130,13 +133,14 @@ impl TextKeys {
     /// Admits a request by the rates of its key. The key pays for it as long as the result lives.
     ///
     /// # Errors
-    /// When the key was revoked, or its rates do not allow the request now.
+    /// When the key was revoked, nothing is left of its budget, or its rates do not allow the
+    /// request now.
     pub fn admit(&self, key: KeyId, request: &TextRequest) -> Result<KeyedRequest, KeyRefusal> {
         let count = request.count_max();
         let tokens = count.input.saturating_add(u64::from(request.tokens_max));
         let id = self.lock_state().book.admit(now(), key, tokens)?;
         self.0.open.send_modify(|open| *open += 1);
-        Ok(KeyedRequest::new(self.clone(), id))
+        Ok(KeyedRequest::new(self.clone(), id, key))
     }
 
     /// Returns the terms of a key and what it has spent.

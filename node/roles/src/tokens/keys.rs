@@ -161,6 +161,9 @@ impl RateUnit {
     }
 }
 
+/// What a request costs at least.
+const COST_MIN: Credits = Credits(1);
+
 /// The state of all keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeyBook {
@@ -252,7 +255,8 @@ impl KeyBook {
     /// it yet.
     ///
     /// # Errors
-    /// When the key is not in use, or its rates do not allow the request now.
+    /// When the key is not in use, nothing is left of its budget, or its rates do not allow the
+    /// request now.
     pub fn admit(
         &mut self,
         now: Millis,
@@ -262,6 +266,7 @@ impl KeyBook {
         let record = self.keys.get_mut(&key).ok_or(KeyRefusal::Unknown)?;
         record.check_use()?;
         record.begin_period(now);
+        record.check_budget(Credits(0), COST_MIN)?;
         check_rate(&mut record.requests, now, 1, RateUnit::Requests)?;
         check_rate(&mut record.tokens, now, tokens, RateUnit::Tokens)?;
         for (rate, count) in [(&mut record.requests, 1), (&mut record.tokens, tokens)] {

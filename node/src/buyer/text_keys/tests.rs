@@ -175,6 +175,25 @@ async fn a_request_whose_reservation_is_not_on_disk_covers_nothing_more() {
 }
 
 #[tokio::test]
+async fn one_key_leaves_places_to_wait_for_others() {
+    let folder = folder();
+    let issue = |name| issue_key(folder.path(), new_key(name, None)).unwrap().1;
+    let (alice, bob) = (issue("alice"), issue("bob"));
+    let keys = TextKeys::open(folder.path()).unwrap();
+    let keyed = keys.admit(alice.id(), &request()).unwrap();
+    let wait = |_| keyed.begin_wait().unwrap();
+    let mut waiting: Vec<_> = (0..request::WAITING_MAX).map(wait).collect();
+    assert_eq!(keyed.begin_wait().unwrap_err(), CoverError::Waiting);
+    let other = keys.admit(bob.id(), &request()).unwrap();
+    other.begin_wait().unwrap();
+    waiting.pop();
+    waiting.push(keyed.begin_wait().unwrap());
+    assert_eq!(keyed.begin_wait().unwrap_err(), CoverError::Waiting);
+    drop(waiting);
+    assert!(keys.lock_state().waiting.is_empty());
+}
+
+#[tokio::test]
 async fn one_server_holds_the_keys_of_a_folder() {
     let folder = folder();
     let (sent, terms) = issue_key(folder.path(), new_key("alice", None)).unwrap();

@@ -89,8 +89,8 @@ fn a_budget_begins_anew_with_its_period_and_not_when_the_clock_goes_back() {
         book.charge(request, Credits(credits), TokenCount::default());
         reserved.map(drop)
     };
-    spend(&mut book, DAY, 100).unwrap();
-    assert!(spend(&mut book, DAY, 1).is_err());
+    spend(&mut book, DAY, 90).unwrap();
+    assert!(spend(&mut book, DAY, 11).is_err());
     // A request that began yesterday and goes on today is paid by today.
     let over_night = book.admit(DAY, key, 0).unwrap();
     let next = Millis(2 * DAY.0);
@@ -100,8 +100,14 @@ fn a_budget_begins_anew_with_its_period_and_not_when_the_clock_goes_back() {
     assert!(spend(&mut book, DAY, 50).is_err(), "yesterday is over");
     book.charge(over_night, Credits(10), TokenCount::default());
     spend(&mut book, next, 50).unwrap();
-    assert_eq!(account(&book, next).usage.spent, Credits(160));
+    assert_eq!(account(&book, next).usage.spent, Credits(150));
     assert_eq!(account(&book, next).usage.period_spent, Credits(60));
+    // With nothing left, a request is not even admitted, where it could wait for a slot.
+    spend(&mut book, next, 40).unwrap();
+    assert!(matches!(
+        book.admit(next, key, 0),
+        Err(KeyRefusal::Budget { left: Credits(0), .. })
+    ));
 }
 
 #[test]
@@ -255,7 +261,12 @@ fn play(steps: Vec<Step>) {
         match step {
             Step::Begin { key, credits } => {
                 let fits = used(&requests, key, day) + credits <= BUDGETS[key].0;
-                let id = book.admit(now, ids[key], 1).unwrap();
+                let admitted = book.admit(now, ids[key], 1);
+                let is_left = used(&requests, key, day) < BUDGETS[key].0;
+                assert_eq!(admitted.is_ok(), is_left);
+                let Ok(id) = admitted else {
+                    continue;
+                };
                 let reserved = book.reserve(now, id, Credits(credits));
                 assert_eq!(reserved.is_ok(), fits);
                 match reserved {
