@@ -411,6 +411,18 @@ impl From<TextRouterError> for Refusal {
                 Refusal::invalid_field("provider", format!("{message}; {hint}"))
                     .with_code("no_suitable_offer")
             }
+            TextRouterError::Budget { .. } | TextRouterError::ServerBudget { .. }
+                if error.is_budget_held() =>
+            {
+                let hint = "send the request again when open tabs are settled";
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("{message}; {hint}"))
+                    .with_code("no_free_slot")
+            }
+            TextRouterError::ServerBudget { .. } => {
+                let hint = "its operator can start it with a larger one";
+                Refusal::new(StatusCode::PAYMENT_REQUIRED, format!("{message}; {hint}"))
+                    .with_code("insufficient_quota")
+            }
             TextRouterError::Budget { .. } => {
                 let hint = "start the server with a larger --budget";
                 Refusal::new(StatusCode::PAYMENT_REQUIRED, format!("{message}; {hint}"))
@@ -442,6 +454,21 @@ mod tests {
         };
         let read = |body: Map<String, Value>| to_text_request(&ApiRequest::from_chat(body)?);
         read(body).map_err(|refusal| refusal.to_object()["error"].clone())
+    }
+
+    #[test]
+    fn a_budget_that_open_tabs_hold_is_refused_for_a_moment_only() {
+        let status = |spent| {
+            let error = TextRouterError::Budget {
+                budget: 100,
+                spent,
+                held: 70,
+                needed: 40,
+            };
+            Refusal::from(error).into_response().status()
+        };
+        assert_eq!(status(60), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(status(61), StatusCode::PAYMENT_REQUIRED);
     }
 
     #[test]

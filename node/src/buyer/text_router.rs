@@ -260,7 +260,10 @@ impl TextRouter {
                     let is_budget = matches!(bought, Err(TextRouterError::Budget { .. }));
                     let has_tab = self.lock_state().core.has_tab(route.model());
                     if !(is_budget && has_tab && Instant::now() < deadline) {
-                        return bought;
+                        return match wanted.key {
+                            Some(_) => bought.map_err(TextRouterError::hide_budget),
+                            None => bought,
+                        };
                     }
                     // A tab that this buyer pays already is free in a moment.
                     let _ = tokio::time::timeout(BOOK_PERIOD, freed).await;

@@ -310,6 +310,7 @@ impl AnswerEvents {
             // Whoever was not tried is not the reason.
             Some(
                 error @ (TextRouterError::Budget { .. }
+                | TextRouterError::ServerBudget { .. }
                 | TextRouterError::Key(_)
                 | TextRouterError::Broker(_)),
             ) => error,

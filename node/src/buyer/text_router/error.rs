@@ -62,6 +62,13 @@ pub enum TextRouterError {
         /// The escrow of the shortest tab.
         needed: u64,
     },
+    /// The budget of the server allows no further tab for a request with a key, whose owner does
+    /// not see the budget.
+    #[error("the server's budget allows no further tab{}", describe_moment(*is_momentary))]
+    ServerBudget {
+        /// Whether it does again when open tabs are settled.
+        is_momentary: bool,
+    },
     /// The key of the request does not pay for it.
     #[error(transparent)]
     Key(#[from] CoverError),
@@ -107,6 +114,33 @@ pub enum AnswerFault {
     Long,
 }
 
+impl TextRouterError {
+    /// Returns whether the budget allows a further tab once open tabs are settled for nothing.
+    #[must_use]
+    pub fn is_budget_held(&self) -> bool {
+        match self {
+            TextRouterError::Budget {
+                budget,
+                spent,
+                needed,
+                ..
+            } => spent.saturating_add(*needed) <= *budget,
+            TextRouterError::ServerBudget { is_momentary } => *is_momentary,
+            _ => false,
+        }
+    }
+
+    /// Returns the error without the figures of the server's budget.
+    pub(super) fn hide_budget(self) -> TextRouterError {
+        match self {
+            TextRouterError::Budget { .. } => TextRouterError::ServerBudget {
+                is_momentary: self.is_budget_held(),
+            },
+            error => error,
+        }
+    }
+}
+
 impl AnswerFault {
     /// Returns whether only room was missing, so that the same request can succeed a moment later.
     #[must_use]
@@ -135,6 +169,13 @@ impl AnswerFault {
     }
 }
 
+fn describe_moment(is_momentary: bool) -> &'static str {
+    match is_momentary {
+        true => " until open tabs are settled",
+        false => "",
+    }
+}
+
 fn describe_others(others: &[String]) -> String {
     match others {
         [] => "; no model is on sale".to_owned(),
@@ -160,5 +201,29 @@ fn describe_rest(rest: Option<&TextRouterError>) -> String {
     match rest {
         Some(rest) => format!("no other provider could go on: {rest}"),
         None => "no other provider could go on".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_sees_no_figure_of_the_servers_budget() {
+        let budget = |spent, held| TextRouterError::Budget {
+            budget: 7_654_321,
+            spent,
+            held,
+            needed: 1_234_567,
+        };
+        for (error, is_held) in [(budget(0, 7_000_000), true), (budget(6_543_210, 0), false)] {
+            assert_eq!(error.is_budget_held(), is_held);
+            let hidden = error.hide_budget();
+            assert_eq!(hidden.is_budget_held(), is_held);
+            let message = hidden.to_string();
+            let has_digit = message.bytes().any(|byte| byte.is_ascii_digit());
+            assert!(!has_digit, "{message}");
+            assert_eq!(message.contains("until"), is_held);
+        }
     }
 }
