@@ -97,7 +97,12 @@ impl Refusal {
     /// Joins the refusals of several models into one: that of the first model which may answer a
     /// moment later, or else the last one.
     pub fn join(refusals: Vec<(String, Refusal)>) -> Option<Self> {
-        let is_momentary = |refusal: &Refusal| refusal.status == StatusCode::SERVICE_UNAVAILABLE;
+        let is_momentary = |refusal: &Refusal| {
+            matches!(
+                refusal.status,
+                StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+            )
+        };
         let momentary = refusals.iter().find(|(_, refusal)| is_momentary(refusal));
         let (_, chosen) = momentary.or(refusals.last())?;
         let mut joined = chosen.clone();
@@ -225,5 +230,26 @@ fn with_hint(cause: String, hint: &str) -> String {
     match hint {
         "" => cause,
         hint => format!("{cause}; {hint}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_may_answer_a_moment_later_decides_for_all() {
+        let joined = |statuses: &[StatusCode]| {
+            let refusal = |status: &StatusCode| ("m".to_owned(), Refusal::new(*status, "no"));
+            Refusal::join(statuses.iter().map(refusal).collect()).map(|joined| joined.status)
+        };
+        let (paid, later) = (StatusCode::PAYMENT_REQUIRED, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(joined(&[later, paid]), Some(later));
+        let full = StatusCode::SERVICE_UNAVAILABLE;
+        assert_eq!(joined(&[paid, full, paid]), Some(full));
+        assert_eq!(joined(&[full, paid, later]), Some(full));
+        assert_eq!(joined(&[later, full]), Some(later));
+        assert_eq!(joined(&[StatusCode::NOT_FOUND, paid]), Some(paid));
+        assert_eq!(joined(&[]), None);
     }
 }

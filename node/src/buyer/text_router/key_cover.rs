@@ -74,6 +74,8 @@ impl<'a> KeyCover<'a> {
         let refused = match key.cover(self.wanted.worst_bill(price).cost).await {
             Ok(()) => {
                 self.covered = Some(price);
+                // What is missing now is not for want of credits.
+                self.refused = None;
                 return Ok(());
             }
             Err(refused) => refused,
