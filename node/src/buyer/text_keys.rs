@@ -137,7 +137,7 @@ impl TextKeys {
     /// request now.
     pub fn admit(&self, key: KeyId, request: &TextRequest) -> Result<KeyedRequest, KeyRefusal> {
         let count = request.count_max();
-        let tokens = count.input.saturating_add(u64::from(request.tokens_max));
+        let tokens = count.input.saturating_add(count.output);
         let id = self.lock_state().book.admit(now(), key, tokens)?;
         self.0.open.send_modify(|open| *open += 1);
         Ok(KeyedRequest::new(self.clone(), id, key))

@@ -328,7 +328,8 @@ impl KeyBook {
     }
 
     /// Ends a request. Returns the fact about it; none if nothing was reserved for it. It is
-    /// charged what it cost, and never more than was reserved.
+    /// charged what it cost, and never more than was reserved. If it had more tokens than it was
+    /// admitted with, the next minutes of its rate pay for them.
     pub fn charge(
         &mut self,
         request: KeyedRequestId,
@@ -340,6 +341,7 @@ impl KeyBook {
         let used = tokens.input.saturating_add(tokens.output);
         if let Some(rate) = self.keys.get_mut(&open.key)?.tokens.as_mut() {
             rate.give_back(taken.saturating_sub(used));
+            rate.owe(used.saturating_sub(taken));
         }
         if reserved == Credits(0) {
             self.open.remove(&request);

@@ -10,6 +10,8 @@ pub(super) struct RateLimit {
     per_minute: u64,
     /// What is left, in parts of a minute's milliseconds.
     left: u64,
+    /// What was used beyond that, in the same parts.
+    owed: u64,
     at: Millis,
 }
 
@@ -19,6 +21,7 @@ impl RateLimit {
         RateLimit {
             per_minute,
             left: per_minute.saturating_mul(MINUTE_MS),
+            owed: 0,
             at: Millis(0),
         }
     }
@@ -29,12 +32,12 @@ impl RateLimit {
         // A clock that went back fills nothing.
         let since = now.0.saturating_sub(self.at.0);
         self.at = now;
-        let filled = since.saturating_mul(self.per_minute);
-        self.left = self.left.saturating_add(filled).min(self.full());
+        self.fill(since.saturating_mul(self.per_minute));
         if count > self.per_minute {
             return None;
         }
-        let lacks = count.saturating_mul(MINUTE_MS).saturating_sub(self.left);
+        let needed = count.saturating_mul(MINUTE_MS).saturating_add(self.owed);
+        let lacks = needed.saturating_sub(self.left);
         Some(Millis(lacks.div_ceil(self.per_minute.max(1))))
     }
 
@@ -47,13 +50,27 @@ impl RateLimit {
 
     /// Gives so many back that were taken and not used.
     pub fn give_back(&mut self, count: u64) {
-        let given = count.saturating_mul(MINUTE_MS);
-        self.left = self.left.saturating_add(given).min(self.full());
+        self.fill(count.saturating_mul(MINUTE_MS));
+    }
+
+    /// Takes so many that were used already, whether they are there or not.
+    pub fn owe(&mut self, count: u64) {
+        let used = count.saturating_mul(MINUTE_MS);
+        let taken = used.min(self.left);
+        self.left -= taken;
+        self.owed = self.owed.saturating_add(used - taken);
     }
 
     /// Returns the limit.
     pub fn per_minute(&self) -> u64 {
         self.per_minute
+    }
+
+    /// Pays what is owed, and fills the rest up.
+    fn fill(&mut self, parts: u64) {
+        let paid = parts.min(self.owed);
+        self.owed -= paid;
+        self.left = self.left.saturating_add(parts - paid).min(self.full());
     }
 
     fn full(&self) -> u64 {
@@ -82,5 +99,21 @@ mod tests {
         rate.take(60);
         rate.give_back(70);
         assert_eq!(rate.find_wait(at(900), 60), Some(Millis(0)));
+    }
+
+    #[test]
+    fn what_was_used_beyond_it_is_paid_before_more_is_taken() {
+        let mut rate = RateLimit::new(60);
+        let at = |seconds: u64| Millis(1_000_000 + seconds * 1_000);
+        assert_eq!(rate.find_wait(at(0), 10), Some(Millis(0)));
+        rate.take(10);
+        rate.owe(170);
+        // 50 were left of a minute, so the next two minutes are used already.
+        assert_eq!(rate.find_wait(at(0), 0), Some(Millis(120_000)));
+        assert_eq!(rate.find_wait(at(60), 1), Some(Millis(61_000)));
+        assert_eq!(rate.find_wait(at(119), 1), Some(Millis(2_000)));
+        assert_eq!(rate.find_wait(at(121), 1), Some(Millis(0)));
+        rate.take(1);
+        assert_eq!(rate.find_wait(at(121), 1), Some(Millis(1_000)));
     }
 }

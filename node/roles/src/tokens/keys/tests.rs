@@ -152,6 +152,28 @@ fn a_rate_counts_requests_and_tokens_and_gives_unused_ones_back() {
 }
 
 #[test]
+fn tokens_beyond_those_of_the_admission_are_taken_from_the_next_minute() {
+    let mut limited = terms("alice", None, BudgetPeriod::Whole);
+    limited.tokens_per_minute = Some(100);
+    let (mut book, key) = book_of(limited);
+    let request = book.admit(DAY, key, 90).unwrap();
+    let used = TokenCount {
+        input: 40,
+        output: 100,
+    };
+    book.charge(request, Credits(0), used);
+    assert!(matches!(
+        book.admit(DAY, key, 10).unwrap_err(),
+        KeyRefusal::Rate {
+            // 50 beyond the admission, of which 10 were left.
+            wait: Some(Millis(30_000)),
+            ..
+        }
+    ));
+    book.admit(Millis(DAY.0 + 30_000), key, 10).unwrap();
+}
+
+#[test]
 fn a_key_is_found_by_its_whole_hash_and_revoked_in_the_middle_of_a_request() {
     let (mut book, key) = book_of(terms("alice", Some(100), BudgetPeriod::Whole));
     assert_eq!(book.find_key(hash_of("alice")).unwrap().id(), key);
