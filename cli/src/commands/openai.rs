@@ -58,12 +58,14 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
     let listener = bind_listener(args).await?;
     let listener = listener.with_connections(CONNECTIONS_MAX);
     let buyer = join_as_buyer(folder).await?;
+    let clock = buyer.broker().log_clock();
     let observer = Arc::new(TabNotices { output });
     let texts = TextRouter::new(buyer, limits.budget, observer);
     let (mut access, key_file) = load_access(folder, args)?;
     // A program that started this server for itself must not hold the keys of everybody else.
     if !args.until_stdin_closes {
-        access.keys = Some(TextKeys::open(folder).map_err(|error| keys::from_file(&error))?);
+        let keys = TextKeys::open(folder, clock).map_err(|error| keys::from_file(&error))?;
+        access.keys = Some(keys);
     }
     let keys = access.keys.clone();
     let url = format!("http://{}/v1", listener.address());

@@ -72,7 +72,8 @@ impl AccessPolicy {
     /// Returns the refusal of a request whose key is not known, or is one of another server.
     pub(crate) fn refuse_key(&self, headers: &HeaderMap) -> Refusal {
         let Some(keys) = &self.keys else {
-            let message = format!("the API key is not the one in {KEY_FILE} of the market's folder");
+            let message =
+                format!("the API key is not the one in {KEY_FILE} of the market's folder");
             return Refusal::key(message);
         };
         if find_bearer_token(headers).is_some_and(|sent| keys.is_taken_elsewhere(sent)) {
@@ -180,6 +181,7 @@ impl From<CoverError> for Refusal {
 mod tests {
     use axum::http::header::AUTHORIZATION;
     use axum::response::IntoResponse;
+    use souk_folder::clock::LogClock;
     use souk_gateway::LocalKey;
     use souk_node::buyer::text_keys::{NewKey, issue_key};
     use souk_node::market::{Credits, Millis};
@@ -237,10 +239,11 @@ mod tests {
             tokens_per_minute: None,
         };
         let (issued, _) = issue_key(folder.path(), new).unwrap();
-        let holder = TextKeys::open(folder.path()).unwrap();
+        let open = || TextKeys::open(folder.path(), LogClock::default()).unwrap();
+        let holder = open();
         let access = AccessPolicy {
             key: LocalKey::load_or_create(&folder.path().join(KEY_FILE)).unwrap(),
-            keys: Some(TextKeys::open(folder.path()).unwrap()),
+            keys: Some(open()),
             origins: Vec::new(),
         };
         let refuse = |sent: &str| {

@@ -415,8 +415,11 @@ impl From<TextRouterError> for Refusal {
                 if error.is_budget_held() =>
             {
                 let hint = "send the request again when open tabs are settled";
-                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("{message}; {hint}"))
-                    .with_code("no_free_slot")
+                Refusal::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    format!("{message}; {hint}"),
+                )
+                .with_code("no_free_slot")
             }
             TextRouterError::ServerBudget { .. } => {
                 let hint = "its operator can start it with a larger one";

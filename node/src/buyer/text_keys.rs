@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use souk_folder::clock::unix_ms;
+use souk_folder::clock::{LogClock, unix_ms};
 use souk_folder::facts::{FactLog, FactLogError};
 use souk_market::Millis;
 use souk_memory::ContentId;
@@ -56,6 +56,8 @@ pub struct TextKeys(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     folder: PathBuf,
+    /// The clock of the market's log, by which periods begin.
+    clock: LogClock,
     state: Mutex<State>,
     open: watch::Sender<usize>,
 }
@@ -74,13 +76,15 @@ struct State {
 }
 
 impl TextKeys {
-    /// Opens the keys of a market's folder.
+    /// Opens the keys of a market's folder. Their days and months are those of the market's clock:
+    /// one that runs ahead on this machine would begin a period too early, and none goes back.
     ///
     /// # Errors
     /// When a file is damaged or cannot be read.
-    pub fn open(folder: &Path) -> Result<TextKeys, FactLogError> {
+    pub fn open(folder: &Path, clock: LogClock) -> Result<TextKeys, FactLogError> {
         let keys = TextKeys(Arc::new(Inner {
             folder: folder.to_owned(),
+            clock,
             state: Mutex::default(),
             open: watch::Sender::new(0),
         }));
@@ -138,7 +142,7 @@ impl TextKeys {
     pub fn admit(&self, key: KeyId, request: &TextRequest) -> Result<KeyedRequest, KeyRefusal> {
         let count = request.count_max();
         let tokens = count.input.saturating_add(count.output);
-        let id = self.lock_state().book.admit(now(), key, tokens)?;
+        let id = self.lock_state().book.admit(self.now(), key, tokens)?;
         self.0.open.send_modify(|open| *open += 1);
         Ok(KeyedRequest::new(self.clone(), id, key))
     }
@@ -147,7 +151,7 @@ impl TextKeys {
     #[must_use]
     pub fn find_account(&self, key: KeyId) -> Option<(KeyTerms, KeyAccount)> {
         let state = self.lock_state();
-        let mut accounts = state.book.accounts(now()).into_iter();
+        let mut accounts = state.book.accounts(self.now()).into_iter();
         let (terms, account) = accounts.find(|(terms, _)| terms.id() == key)?;
         Some((terms.clone(), account))
     }
@@ -191,6 +195,10 @@ impl TextKeys {
         log.replace_facts(&state.book.to_facts())?;
         state.writer = Some(UsageWriter::start(log));
         Ok(())
+    }
+
+    fn now(&self) -> Millis {
+        self.0.clock.log_time()
     }
 
     fn lock_state(&self) -> MutexGuard<'_, State> {

@@ -8,7 +8,7 @@ use souk_roles::tokens::keys::{KeyId, KeyRefusal, KeyedRequestId};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::{TextKeys, now};
+use super::TextKeys;
 
 /// What a provider's part of an answer costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl KeyedRequest {
         let needed = Credits(committed.cost.0.saturating_add(worst.0));
         let written = {
             let mut state = self.keys.lock_state();
-            let reserved = state.book.reserve(now(), self.id, needed);
+            let reserved = state.book.reserve(self.keys.now(), self.id, needed);
             let fact = reserved.map_err(|refusal| {
                 let left = match refusal {
                     KeyRefusal::Budget { left, .. } | KeyRefusal::Held { left, .. } => left,

@@ -69,7 +69,7 @@ async fn spend(keys: &TextKeys, key: KeyId, worst: u64, cost: u64) -> Option<()>
 #[tokio::test]
 async fn keys_are_issued_found_and_revoked_while_a_server_runs() {
     let folder = folder();
-    let keys = TextKeys::open(folder.path()).unwrap();
+    let keys = TextKeys::open(folder.path(), LogClock::default()).unwrap();
     let (first, terms) = issue_key(folder.path(), new_key("alice", Some(9))).unwrap();
     assert!(
         first.starts_with("sk-souk-") && first.len() == 72,
@@ -95,7 +95,7 @@ async fn keys_are_issued_found_and_revoked_while_a_server_runs() {
 async fn a_hundred_requests_at_once_stay_within_the_budget() {
     let folder = folder();
     let (_, terms) = issue_key(folder.path(), new_key("alice", Some(1_000))).unwrap();
-    let keys = TextKeys::open(folder.path()).unwrap();
+    let keys = TextKeys::open(folder.path(), LogClock::default()).unwrap();
     let mut total = 0;
     for _ in 0..5 {
         let asked = (0..100).map(|_| {
@@ -119,7 +119,7 @@ async fn a_hundred_requests_at_once_stay_within_the_budget() {
 async fn a_request_pays_for_all_its_parts_and_the_unused_rest_is_free_again() {
     let folder = folder();
     let (_, terms) = issue_key(folder.path(), new_key("alice", Some(100))).unwrap();
-    let keys = TextKeys::open(folder.path()).unwrap();
+    let keys = TextKeys::open(folder.path(), LogClock::default()).unwrap();
     let keyed = keys.admit(terms.id(), &request()).unwrap();
     keyed.cover(Credits(60)).await.unwrap();
     let (billed, answer) = oneshot::channel();
@@ -162,7 +162,7 @@ async fn a_request_pays_for_all_its_parts_and_the_unused_rest_is_free_again() {
 async fn a_request_whose_reservation_is_not_on_disk_covers_nothing_more() {
     let folder = folder();
     let (_, terms) = issue_key(folder.path(), new_key("alice", Some(100))).unwrap();
-    let keys = TextKeys::open(folder.path()).unwrap();
+    let keys = TextKeys::open(folder.path(), LogClock::default()).unwrap();
     // Its writer has ended, so that no fact reaches the disk.
     keys.close().await;
     let keyed = keys.admit(terms.id(), &request()).unwrap();
@@ -175,11 +175,34 @@ async fn a_request_whose_reservation_is_not_on_disk_covers_nothing_more() {
 }
 
 #[tokio::test]
+async fn days_begin_by_the_clock_of_the_market() {
+    let folder = folder();
+    let mut new = new_key("alice", Some(100));
+    new.budget = new.budget.map(|budget| KeyBudget {
+        period: BudgetPeriod::Day,
+        ..budget
+    });
+    let (_, terms) = issue_key(folder.path(), new).unwrap();
+    let day = |number: u64| Millis(number * 24 * 60 * 60 * 1_000);
+    let clock = LogClock::default();
+    // This machine's clock is years ahead.
+    clock.set_time(day(100), now());
+    let keys = TextKeys::open(folder.path(), clock.clone()).unwrap();
+    spend(&keys, terms.id(), 90, 90).await.unwrap();
+    assert_eq!(spend(&keys, terms.id(), 90, 90).await, None);
+    clock.set_time(day(101), now());
+    spend(&keys, terms.id(), 90, 90).await.unwrap();
+    let (_, account) = keys.find_account(terms.id()).unwrap();
+    assert_eq!(account.usage.period, 101);
+    keys.close().await;
+}
+
+#[tokio::test]
 async fn one_key_leaves_places_to_wait_for_others() {
     let folder = folder();
     let issue = |name| issue_key(folder.path(), new_key(name, None)).unwrap().1;
     let (alice, bob) = (issue("alice"), issue("bob"));
-    let keys = TextKeys::open(folder.path()).unwrap();
+    let keys = TextKeys::open(folder.path(), LogClock::default()).unwrap();
     let keyed = keys.admit(alice.id(), &request()).unwrap();
     let wait = |_| keyed.begin_wait().unwrap();
     let mut waiting: Vec<_> = (0..request::WAITING_MAX).map(wait).collect();
@@ -197,8 +220,8 @@ async fn one_key_leaves_places_to_wait_for_others() {
 async fn one_server_holds_the_keys_of_a_folder() {
     let folder = folder();
     let (sent, terms) = issue_key(folder.path(), new_key("alice", None)).unwrap();
-    let first = TextKeys::open(folder.path()).unwrap();
-    let second = TextKeys::open(folder.path()).unwrap();
+    let first = TextKeys::open(folder.path(), LogClock::default()).unwrap();
+    let second = TextKeys::open(folder.path(), LogClock::default()).unwrap();
     assert!(second.is_held_elsewhere() && second.find_key(&sent).is_none());
     spend(&first, terms.id(), 9, 3).await.unwrap();
     first.close().await;
@@ -214,7 +237,7 @@ async fn spent_after_restart(terms: &[u8], usage: &[u8]) -> Credits {
     let folder = folder();
     fs::write(folder.path().join(TERMS_FILE), terms).unwrap();
     fs::write(folder.path().join(USAGE_FILE), usage).unwrap();
-    let keys = TextKeys::open(folder.path()).unwrap();
+    let keys = TextKeys::open(folder.path(), LogClock::default()).unwrap();
     keys.close().await;
     let (spent, held) = spent(folder.path());
     assert_eq!(held, Credits(0));
@@ -225,7 +248,7 @@ async fn spent_after_restart(terms: &[u8], usage: &[u8]) -> Credits {
 async fn a_file_that_is_cut_anywhere_counts_what_was_promised_before() {
     let folder = folder();
     let (_, terms) = issue_key(folder.path(), new_key("alice", Some(1_000))).unwrap();
-    let keys = TextKeys::open(folder.path()).unwrap();
+    let keys = TextKeys::open(folder.path(), LogClock::default()).unwrap();
     for cost in [5, 11, 2] {
         spend(&keys, terms.id(), 20, cost).await.unwrap();
     }

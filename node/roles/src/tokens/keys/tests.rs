@@ -106,7 +106,10 @@ fn a_budget_begins_anew_with_its_period_and_not_when_the_clock_goes_back() {
     spend(&mut book, next, 40).unwrap();
     assert!(matches!(
         book.admit(next, key, 0),
-        Err(KeyRefusal::Budget { left: Credits(0), .. })
+        Err(KeyRefusal::Budget {
+            left: Credits(0),
+            ..
+        })
     ));
 }
 
