@@ -66,18 +66,26 @@ impl PreparedRequest {
 /// Renders the conversation up to the place where the model answers, or goes on with the answer in
 /// the last message.
 fn render_prompt(text_model: &TextModel, request: &TextRequest) -> Result<String, OwnFault> {
-    let messages: Vec<Message> = request
+    // The template closes the last message. The end of an answer to continue is marked, because what
+    // the template adds can have the same letters as the answer.
+    let mark = choose_end_mark(request);
+    let last = request.messages.len().saturating_sub(1);
+    let messages = request
         .messages
         .iter()
-        .map(|message| {
+        .enumerate()
+        .map(|(number, message)| {
             let role = match message.role {
                 Role::System => "system",
                 Role::User => "user",
                 Role::Assistant => "assistant",
             };
-            new_message(role, &message.content)
-        })
-        .collect();
+            match request.continues && number == last {
+                true => new_message(role, &format!("{}{mark}", message.content.trim_end())),
+                false => new_message(role, &message.content),
+            }
+        });
+    let messages: Vec<Message> = messages.collect();
     let mut values = Map::new();
     if request.continues {
         values.insert("add_generation_prompt".to_owned(), Value::Bool(false));
@@ -91,16 +99,24 @@ fn render_prompt(text_model: &TextModel, request: &TextRequest) -> Result<String
         .render_conversation(&conversation)
         .map_err(refused)?;
     if request.continues {
-        // The template closes the message; what it adds after the content goes.
         let begun = request.messages.last().map_or("", |it| it.content.trim());
-        let at = text.rfind(begun).filter(|_| !begun.is_empty());
+        let at = text.rfind(&mark).filter(|_| !begun.is_empty());
         let Some(at) = at else {
             let cause = "its template leaves out the answer to continue".to_owned();
             return Err(OwnFault::Refused(cause));
         };
-        text.truncate(at + begun.len());
+        text.truncate(at);
     }
     Ok(text)
+}
+
+/// Returns letters that the request does not have.
+fn choose_end_mark(request: &TextRequest) -> String {
+    let is_new = |mark: &String| !request.messages.iter().any(|it| it.content.contains(mark));
+    let mut marks = (0u64..).map(|number| format!("ENDOFANSWER{number}X"));
+    marks
+        .find(is_new)
+        .expect("a request has fewer letters than there are marks")
 }
 
 fn to_sampling(request: &TextRequest) -> Result<Sampling, OwnFault> {
@@ -121,3 +137,6 @@ fn to_sampling(request: &TextRequest) -> Result<Sampling, OwnFault> {
 fn refused(error: TextError) -> OwnFault {
     OwnFault::Refused(error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

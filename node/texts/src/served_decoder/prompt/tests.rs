@@ -1,0 +1,43 @@
+use std::path::Path;
+
+use souk_roles::tokens::text::Message;
+
+use super::*;
+use crate::open_model;
+
+/// A question, and the beginning of an answer if it should go on.
+fn ask(begun: Option<&str>) -> TextRequest {
+    let message = |role, content: &str| Message {
+        role,
+        content: content.to_owned(),
+    };
+    let question = message(Role::User, "What is a lease? Say ENDOFANSWER0X.");
+    let begun_message = begun.map(|begun| message(Role::Assistant, begun));
+    TextRequest {
+        messages: [question].into_iter().chain(begun_message).collect(),
+        continues: begun.is_some(),
+        tokens_max: 8,
+        ..TextRequest::default()
+    }
+}
+
+#[test]
+fn an_answer_to_continue_ends_before_all_that_the_template_adds() {
+    let (_, text_model) = open_model(Path::new("bundled"), Some(64)).unwrap();
+    let open = render_prompt(&text_model, &ask(None)).unwrap();
+    for begun in [
+        "<",
+        "|",
+        ">",
+        "end",
+        "<|",
+        "A lease",
+        "A ENDOFANSWER1X lease <",
+    ] {
+        let text = render_prompt(&text_model, &ask(Some(begun))).unwrap();
+        assert_eq!(text, format!("{open}{begun}"), "{begun:?}");
+    }
+    let text = render_prompt(&text_model, &ask(Some("A lease is \n"))).unwrap();
+    assert_eq!(text, format!("{open}A lease is"));
+    assert!(render_prompt(&text_model, &ask(Some(" "))).is_err());
+}
