@@ -12,12 +12,17 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use souk_memory::Tensor;
+use souk_memory::{DType, Tensor};
 use thiserror::Error;
 
 use super::session::{SequenceStep, Session, State};
 use super::{Outcome, Program, RunError};
 use pace::Pace;
+
+/// The most rows of prompts that one step reads, over all sequences. All of them wait for a step,
+/// so without a limit, the prompts of several callers would delay everyone. One sequence reads as
+/// many rows of its prompt at once.
+const PROMPT_ROWS_MAX: usize = 256;
 
 /// Reasons why a step did not run.
 #[derive(Debug, Error)]
@@ -133,18 +138,42 @@ fn gather_steps(asked: &Receiver<WaitingStep>, waiting: &mut Vec<WaitingStep>, p
     }
 }
 
-/// Takes the first step of each sequence, at most `most` of them, and leaves the others.
+/// Takes the first step of each sequence, at most `most` of them, and leaves the others. It takes
+/// all steps of one row, and further rows up to [`PROMPT_ROWS_MAX`]; the step of several rows that
+/// has waited longest always goes.
 fn take_batch(
     waiting: &mut Vec<WaitingStep>,
     most: usize,
 ) -> (Vec<SequenceStep>, Vec<Sender<Result<Outcome, RunError>>>) {
-    let mut taken = BTreeSet::new();
-    let (first, later): (Vec<WaitingStep>, Vec<WaitingStep>) = std::mem::take(waiting)
-        .into_iter()
-        .partition(|asked| taken.len() < most && taken.insert(asked.step.sequence));
+    let mut seen = BTreeSet::new();
+    let (mut count, mut prompt_rows) = (0, 0);
+    let (first, later): (Vec<WaitingStep>, Vec<WaitingStep>) =
+        std::mem::take(waiting).into_iter().partition(|asked| {
+            // A sequence whose step must wait keeps the order of its steps.
+            if count == most || !seen.insert(asked.step.sequence) {
+                return false;
+            }
+            let rows = count_rows(&asked.step);
+            let is_prompt = rows > 1;
+            if is_prompt && prompt_rows > 0 && prompt_rows + rows > PROMPT_ROWS_MAX {
+                return false;
+            }
+            count += 1;
+            prompt_rows += if is_prompt { rows } else { 0 };
+            true
+        });
     *waiting = later;
     let first = first.into_iter();
     first.map(|asked| (asked.step, asked.answer)).unzip()
+}
+
+/// Returns how many rows a step computes. Each has a position, so they are as many as the integers
+/// of the input that has most.
+fn count_rows(step: &SequenceStep) -> usize {
+    let integers = step.inputs.values();
+    let integers = integers.filter(|input| input.dtype() == DType::I64);
+    let counts = integers.map(|input| input.shape().element_count());
+    counts.max().unwrap_or(1)
 }
 
 #[cfg(test)]

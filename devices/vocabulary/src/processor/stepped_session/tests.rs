@@ -33,6 +33,38 @@ fn a_batch_has_the_first_step_of_each_sequence() {
     assert_eq!((steps.len(), waiting.len()), (1, 2), "one at most");
 }
 
+/// Steps of sequences from 0 on, each with so many rows.
+fn asked_rows(rows: &[usize]) -> Vec<WaitingStep> {
+    let numbered = rows.iter().enumerate();
+    let step = numbered.map(|(sequence, rows)| {
+        let mut asked = asked(sequence as u32, &[]);
+        let positions = Tensor::from_vec([1, *rows], vec![0i64; *rows]).unwrap();
+        asked.step.inputs.insert("positions".to_owned(), positions);
+        asked
+    });
+    step.collect()
+}
+
+#[test]
+fn long_prompts_of_several_sequences_do_not_make_one_huge_step() {
+    let mut waiting = asked_rows(&[200, 1, 100, 56, 1, 256]);
+    waiting.extend(asked_rows(&[1, 1, 1]));
+    let mut next = || {
+        let (steps, _) = take_batch(&mut waiting, usize::MAX);
+        let taken = steps.iter().map(|it| (it.sequence, count_rows(it)));
+        taken.collect::<Vec<(u32, usize)>>()
+    };
+    // Each short step goes at once; what follows in a sequence whose prompt waits does not pass it.
+    assert_eq!(next(), [(0, 200), (1, 1), (3, 56), (4, 1)]);
+    assert_eq!(next(), [(2, 100), (0, 1), (1, 1)]);
+    assert_eq!(next(), [(5, 256), (2, 1)]);
+    assert!(next().is_empty());
+    // A step that exceeds the limit alone goes too, with the short ones.
+    let (steps, _) = take_batch(&mut asked_rows(&[1, 300, 2, 1]), usize::MAX);
+    let sequences: Vec<u32> = steps.iter().map(|it| it.sequence).collect();
+    assert_eq!(sequences, [0, 1, 3]);
+}
+
 #[test]
 fn who_was_just_answered_is_waited_for_no_longer_than_for_a_moment() {
     let (give, asking) = channel();
