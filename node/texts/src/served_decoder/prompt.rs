@@ -15,6 +15,9 @@ use crate::{TextError, TextModel, new_message};
 const TEMPERATURE_DEFAULT: f64 = 1.0;
 const TOP_P_DEFAULT: f64 = 1.0;
 
+/// A lower temperature counts as zero.
+const TEMPERATURE_MIN: f64 = 1e-4;
+
 /// A request that the model can answer.
 #[derive(Debug)]
 pub(super) struct PreparedRequest {
@@ -120,9 +123,18 @@ fn choose_end_mark(request: &TextRequest) -> String {
 }
 
 fn to_sampling(request: &TextRequest) -> Result<Sampling, OwnFault> {
+    let asked = request.temperature.unwrap_or(TEMPERATURE_DEFAULT);
+    let top_p = request.top_p.unwrap_or(TOP_P_DEFAULT);
+    // Both mean the likeliest token: other engines accept a top-p of zero, and a temperature near
+    // zero would turn the quotients of logits into infinities.
+    let is_likeliest = top_p == 0.0 || (0.0..TEMPERATURE_MIN).contains(&asked);
+    let (temperature, top_p) = match is_likeliest {
+        true => (0.0, TOP_P_DEFAULT),
+        false => (asked, top_p),
+    };
     let sampling = Sampling {
-        temperature: request.temperature.unwrap_or(TEMPERATURE_DEFAULT),
-        top_p: request.top_p.unwrap_or(TOP_P_DEFAULT),
+        temperature,
+        top_p,
         frequency: request.frequency_penalty.unwrap_or_default(),
         presence: request.presence_penalty.unwrap_or_default(),
         // Buyers always send one.

@@ -41,3 +41,23 @@ fn an_answer_to_continue_ends_before_all_that_the_template_adds() {
     assert_eq!(text, format!("{open}A lease is"));
     assert!(render_prompt(&text_model, &ask(Some(" "))).is_err());
 }
+
+#[test]
+fn a_temperature_or_top_p_near_zero_draws_the_likeliest_token() {
+    let sampling = |temperature: f64, top_p: f64| {
+        to_sampling(&TextRequest {
+            temperature: Some(temperature),
+            top_p: Some(top_p),
+            ..ask(None)
+        })
+    };
+    for (temperature, top_p) in [(0.0, 1.0), (1e-320, 1.0), (9e-5, 0.5), (1.0, 0.0)] {
+        let sampling = sampling(temperature, top_p).unwrap();
+        assert_eq!(sampling.temperature.to_bits(), 0.0f64.to_bits());
+        assert_eq!(sampling.draw_at(&[0.5, 3.0, 1.0], 7).unwrap(), 1);
+    }
+    let kept = sampling(1e-4, 0.5).unwrap();
+    assert_eq!((kept.temperature, kept.top_p), (1e-4, 0.5));
+    assert!(sampling(-1.0, 1.0).is_err());
+    assert!(sampling(1.0, -0.1).is_err());
+}
