@@ -178,7 +178,8 @@ impl Inner {
         let answered = PreparedRequest::new(&self.text_model, request).and_then(|prepared| {
             let mut slot = self.lend_sequence(tab)?;
             let written = write_answer(&self.text_model, &mut slot.sequence, prepared, events);
-            if let Err(OwnFault::Failed(_)) = &written {
+            let has_failed = matches!(written, Err(OwnFault::Failed(_)));
+            if has_failed && !can_step(&mut slot.sequence) {
                 self.replace_session_of(&slot);
             }
             self.lock_pool().take_back(slot);
@@ -194,32 +195,28 @@ impl Inner {
 
     /// Lends a sequence to a tab; it holds at most what this tab sent.
     fn lend_sequence(&self, tab: LeaseId) -> Result<Slot<Sequence<'static>>, OwnFault> {
-        let lent = self.lock_pool().lend(tab);
+        let mut pool = self.lock_pool();
         // Each permit has a sequence, unless a thread died with it.
-        let mut slot = match lent {
+        let mut slot = match pool.lend(tab) {
             Some(slot) => slot,
             None => {
-                let sequences = self.open_sequences()?;
-                let mut pool = self.lock_pool();
-                pool.replace_session(sequences);
+                pool.replace_session(self.open_sequences()?);
                 pool.lend(tab).ok_or(OwnFault::Busy)?
             }
         };
+        drop(pool);
         if slot.tab.replace(tab) != Some(tab) {
             slot.sequence.truncate(0);
         }
         Ok(slot)
     }
 
-    /// Opens another session after a failure, unless another request already did.
+    /// Opens another session after a failure, unless another request already did. The pool is
+    /// locked meanwhile, so that requests that fail together open one.
     fn replace_session_of(&self, slot: &Slot<Sequence<'static>>) {
-        if !self.lock_pool().is_current(slot) {
-            return;
-        }
-        // Without one, the next request tries it again.
-        if let Ok(sequences) = self.open_sequences() {
-            self.lock_pool().replace_session(sequences);
-        }
+        let mut pool = self.lock_pool();
+        // If it does not open, the next request fails too, and tries it again.
+        let _ = pool.replace_session_of(slot, || self.open_sequences());
     }
 
     fn open_sequences(&self) -> Result<Vec<Sequence<'static>>, OwnFault> {
@@ -230,6 +227,15 @@ impl Inner {
     fn lock_pool(&self) -> MutexGuard<'_, SlotPool<Sequence<'static>>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Empties a sequence after a failure, and returns whether its session still steps: a failed step
+/// leaves the other sequences unchanged, so their answers should go on.
+fn can_step(sequence: &mut Sequence<'_>) -> bool {
+    sequence.truncate(0);
+    let stepped = sequence.push(&[0]);
+    sequence.truncate(0);
+    stepped.is_ok()
 }
 
 /// Writes an answer and sends its pieces; it ends early once nobody receives them.

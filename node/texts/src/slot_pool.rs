@@ -33,7 +33,24 @@ impl<S> SlotPool<S> {
         pool
     }
 
-    /// Gives up the session, whose sequences failed, for another one.
+    /// Opens another session if the one of `failed` is still in use. Of several requests that fail
+    /// together, the first does so.
+    ///
+    /// # Errors
+    /// If it did not open. The pool then keeps the session.
+    pub(crate) fn replace_session_of<E>(
+        &mut self,
+        failed: &Slot<S>,
+        open: impl FnOnce() -> Result<Vec<S>, E>,
+    ) -> Result<(), E> {
+        if failed.session == self.session {
+            let sequences = open()?;
+            self.replace_session(sequences);
+        }
+        Ok(())
+    }
+
+    /// Gives up the session for another one.
     pub(crate) fn replace_session(&mut self, sequences: Vec<S>) {
         self.session += 1;
         let session = self.session;
@@ -58,11 +75,6 @@ impl<S> SlotPool<S> {
             self.free.push(slot);
         }
     }
-
-    /// Returns whether a sequence belongs to the session.
-    pub(crate) fn is_current(&self, slot: &Slot<S>) -> bool {
-        slot.session == self.session
-    }
 }
 
 #[cfg(test)]
@@ -85,13 +97,18 @@ mod tests {
     }
 
     #[test]
-    fn sequences_of_a_failed_session_do_not_return() {
+    fn requests_that_fail_together_replace_the_session_once() {
         let mut pool = SlotPool::new(vec![1, 2]);
-        let old = pool.lend(LeaseId(1)).unwrap();
-        assert!(pool.is_current(&old));
-        pool.replace_session(vec![3]);
-        assert!(!pool.is_current(&old));
-        pool.take_back(old);
+        let [first, second] = [1, 2].map(|tab| pool.lend(LeaseId(tab)).unwrap());
+        let refused = pool.replace_session_of(&first, || Err("no memory"));
+        assert_eq!(refused, Err("no memory"));
+        let opened: Result<(), &str> = pool.replace_session_of(&first, || Ok(vec![3]));
+        opened.unwrap();
+        let opened = pool.replace_session_of(&second, || Err("a third session"));
+        opened.unwrap();
+        // Sequences of the failed one do not return.
+        pool.take_back(first);
+        pool.take_back(second);
         assert_eq!(pool.lend(LeaseId(1)).unwrap().sequence, 3);
         assert!(pool.lend(LeaseId(1)).is_none());
     }

@@ -1,4 +1,13 @@
+use std::collections::BTreeMap;
+
+use souk_llm::decoder::{DRAWN, LOGITS};
+use souk_llm::generation::Step;
+use souk_node::memory::Tensor;
 use souk_roles::tokens::text::{Message, Role};
+use souk_vocabulary::processor::session::{SequenceStep, Session};
+use souk_vocabulary::processor::{Outcome, RunError};
+
+use crate::steps::step_outcome;
 
 use super::*;
 
@@ -175,4 +184,41 @@ async fn a_stop_string_ends_an_answer_before_it() {
         .unwrap();
     assert_eq!(finish, Finish::Stop);
     assert_eq!(text, whole[..whole.find(&stop).unwrap()]);
+}
+
+/// A session whose first steps fail; later ones draw token 1 of two.
+struct FirstFails(usize);
+
+impl Session for FirstFails {
+    fn step_all(&mut self, steps: &[SequenceStep]) -> Vec<Result<Outcome, RunError>> {
+        let step = |step: &SequenceStep| match self.0.checked_sub(1) {
+            Some(left) => {
+                self.0 = left;
+                let (engine, reason) = ("own", "out of order".to_owned());
+                Err(RunError::Engine { engine, reason })
+            }
+            None => {
+                let rows = Step::of_inputs(&step.inputs).rows.len();
+                let drawn = Tensor::from_vec([1, rows], vec![1i64; rows]).unwrap();
+                let logits = Tensor::from_vec([1, rows, 2], [0.0f32, 1.0].repeat(rows)).unwrap();
+                let outputs = [(DRAWN.to_owned(), drawn), (LOGITS.to_owned(), logits)];
+                Ok(step_outcome(outputs.into()))
+            }
+        };
+        steps.iter().map(step).collect()
+    }
+
+    fn export_states(&self, _: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
+        Ok(BTreeMap::new())
+    }
+}
+
+#[test]
+fn a_session_is_kept_if_only_one_step_failed() {
+    for (failures, is_kept) in [(1, true), (2, false)] {
+        let mut sequence = Sequence::new(Box::new(FirstFails(failures)), 8);
+        sequence.push(&[0, 1]).unwrap_err();
+        assert_eq!(can_step(&mut sequence), is_kept);
+        assert_eq!(sequence.length(), 0);
+    }
 }
