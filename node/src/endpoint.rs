@@ -131,6 +131,15 @@ impl Endpoint {
         )
     }
 
+    /// Checks that an ask can have this name of a model, before anything is opened.
+    ///
+    /// # Errors
+    /// [`EndpointError::Model`] with the cause.
+    pub fn check_model_name(model: &str) -> Result<(), EndpointError> {
+        TextCard::new(model).map_err(EndpointError::Model)?;
+        Ok(())
+    }
+
     fn with_engine(model: &str, engine: TextSource, slots: u32) -> Result<Endpoint, EndpointError> {
         Ok(Endpoint {
             card: TextCard::new(model).map_err(EndpointError::Model)?,

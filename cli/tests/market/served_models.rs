@@ -5,7 +5,7 @@ use std::io::{BufRead, Read};
 use serde_json::{Value, json};
 
 use crate::chats::Server;
-use crate::common::Market;
+use crate::common::{Market, souk};
 use crate::endpoints::{
     Engine, MODEL, Manner, PIECES, ask, ask_slowly, events, sell_slots, text_of,
 };
@@ -119,4 +119,28 @@ fn a_served_model_and_an_engine_are_sold_side_by_side_and_answers_outlive_their_
     });
     assert_eq!(own.status()["tokens"]["slots"], 4);
     assert_ne!(own.status()["earned"], Value::from(0));
+}
+
+#[test]
+fn a_wrong_option_is_refused_before_the_model_is_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path().join("own");
+    let long = "n".repeat(80);
+    let missing = ["provider", "init", "--serve", "/no/such/model", "--out"];
+    for (wrong, cause) in [
+        (&["0.2", "--hours", "always"][..], "--hours"),
+        (&["0.2", "--band", "always"], "--band"),
+        (&["0.2", "--name", &long], "--name"),
+        (&["0.2", "--model", &long], "model"),
+        (&["0.0001"], "0.001"),
+    ] {
+        let refused = souk(&folder, &[&missing[..], wrong].concat());
+        assert_ne!(refused.code, 0);
+        assert!(refused.stderr.contains(cause), "{}", refused.stderr);
+        assert!(
+            !refused.stderr.contains("/no/such/model"),
+            "{}",
+            refused.stderr
+        );
+    }
 }

@@ -83,29 +83,9 @@ pub(super) fn write_provider(
     new: &ProviderInitArgs,
     sold: SoldModel<'_>,
 ) -> Outcome {
-    let price = to_token_price(new.out.unwrap_or_default())?;
-    let folder_name = folder.file_name();
-    let default = folder_name.map_or("provider".into(), |name| name.to_string_lossy());
-    let name = check_name(new.name.as_deref().unwrap_or(&default))?;
-    let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");
-    let tokens = TokenPrice::from(price);
-    let text = format!(
-        include_str!("endpoint.toml.txt"),
-        format = FORMAT,
-        name = quoted(&name),
-        listen = quoted(&new.listen),
-        region = quoted(&String::from(new.region.unwrap_or_default())),
-        price = price.0,
-        about = sold.about,
-        device = device_text(&sold.device),
-        slots = new.slots,
-        hours = hours_text(&parse_hours(&new.limits.hours)?),
-        buyer_reputation_min = new.limits.min_reputation,
-        bands = bands_text(&parse_bands(&new.pricing.band)?),
-    );
-    // Reads the file back before anything relies on it.
+    let (text, price) = render_file(folder, new, &sold.device, sold.about)?;
     let path = folder.join(PROVIDER_TOML);
-    ProviderFile::parse_toml(&path, &text).map_err(from_config)?;
+    let tokens = TokenPrice::from(price);
     let sells = format!(
         "{} at {} credits a million input tokens and {} a million output tokens, to {} buyers at \
          once",
@@ -136,4 +116,36 @@ pub(super) fn write_provider(
     ));
     show::print_result(output, &facts, &said.join("\n"));
     Ok(())
+}
+
+/// Returns the text of `provider.toml`, and the price in it. It checks all options that the file
+/// has.
+pub(super) fn render_file(
+    folder: &Path,
+    new: &ProviderInitArgs,
+    device: &DeviceChoice,
+    about: &str,
+) -> Result<(String, Price), Failure> {
+    let price = to_token_price(new.out.unwrap_or_default())?;
+    let folder_name = folder.file_name();
+    let default = folder_name.map_or("provider".into(), |name| name.to_string_lossy());
+    let name = check_name(new.name.as_deref().unwrap_or(&default))?;
+    let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");
+    let text = format!(
+        include_str!("endpoint.toml.txt"),
+        format = FORMAT,
+        name = quoted(&name),
+        listen = quoted(&new.listen),
+        region = quoted(&String::from(new.region.unwrap_or_default())),
+        price = price.0,
+        about = about,
+        device = device_text(device),
+        slots = new.slots,
+        hours = hours_text(&parse_hours(&new.limits.hours)?),
+        buyer_reputation_min = new.limits.min_reputation,
+        bands = bands_text(&parse_bands(&new.pricing.band)?),
+    );
+    // Reads the file back before anything relies on it.
+    ProviderFile::parse_toml(&folder.join(PROVIDER_TOML), &text).map_err(from_config)?;
+    Ok((text, price))
 }

@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 
 use super::super::node::from_endpoint;
 use super::super::served_model::{open_decoder, unexpected_failure};
-use super::endpoint::{SoldModel, absolute_path, to_token_price, write_provider};
+use super::endpoint::{SoldModel, absolute_path, render_file, write_provider};
 use super::init::check_is_new;
 use crate::args::{Output, ProviderInitArgs};
 use crate::failure::Outcome;
@@ -26,6 +26,9 @@ const ABOUT: &str = "\
 # The model that souk's own decoder runs, and the name under which it is sold. context is the number
 # of positions for the messages and the answer of a request. threads is how many threads compute.";
 
+/// Stands for the model's own name until the model is open.
+const UNNAMED: &str = "unnamed";
+
 /// Creates the folder of a provider that sells the answers of a model.
 pub async fn create_provider(
     folder: &Path,
@@ -34,19 +37,20 @@ pub async fn create_provider(
     source: &Path,
 ) -> Outcome {
     check_is_new(folder)?;
-    // A wrong price should not cost a measurement.
-    to_token_price(new.out.unwrap_or_default())?;
     let mut choice = ServedModelChoice {
         source: settle_source(source),
-        model: String::new(),
+        model: new.model.clone().unwrap_or_else(|| UNNAMED.to_owned()),
         context: new.context.map(|context| context as usize),
         threads: new.threads,
     };
+    // A wrong option should cost neither a load of the model nor a measurement.
+    Endpoint::check_model_name(&choice.model).map_err(from_endpoint)?;
+    let device = DeviceChoice::Serve(choice.clone());
+    render_file(folder, new, &device, ABOUT)?;
     let decoder = open_decoder(&choice, new.slots).await?;
-    choice.model = match &new.model {
-        Some(name) => name.clone(),
-        None => decoder.model_name().to_owned(),
-    };
+    if new.model.is_none() {
+        decoder.model_name().clone_into(&mut choice.model);
+    }
     let engine: Arc<dyn OwnEngine> = Arc::new(decoder.clone());
     // The name must fit into an ask.
     Endpoint::of_own_engine(&choice, new.slots, Some(engine)).map_err(from_endpoint)?;
