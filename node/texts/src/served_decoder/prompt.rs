@@ -69,8 +69,8 @@ impl PreparedRequest {
 /// Renders the conversation up to the place where the model answers, or goes on with the answer in
 /// the last message.
 fn render_prompt(text_model: &TextModel, request: &TextRequest) -> Result<String, OwnFault> {
-    // The template closes the last message. The end of an answer to continue is marked, because what
-    // the template adds can have the same letters as the answer.
+    // The template closes the last message. A mark stands for the end of an answer to continue,
+    // because what the template adds can have the same letters as the answer.
     let mark = choose_end_mark(request);
     let last = request.messages.len().saturating_sub(1);
     let messages = request
