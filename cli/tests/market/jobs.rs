@@ -146,8 +146,8 @@ fn check_balance_proof(market: &Market, proof: &str, proven: &Value, shown: &Val
     assert_eq!(offline["certified"], proven["certified"]);
     let other = ["account", "verify", proof, "--account", &"77".repeat(32)];
     assert_eq!(market.souk(&other).code, 7);
-    let text = fs::read_to_string(proof).unwrap();
-    fs::write(proof, text.replace("\nstate ", "\nstate A")).unwrap();
+    let text = fs::read_to_string(proof).expect("the proof is there");
+    fs::write(proof, text.replace("\nstate ", "\nstate A")).expect("it is ours to write");
     assert_eq!(market.souk(&["account", "verify", proof]).code, 7);
 }
 

@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use souk_gateway::find_bearer_token;
-use souk_node::buyer::text_keys::{CoverError, TextKeys};
+use souk_node::buyer::text_keys::CoverError;
 use souk_node::buyer::text_router::TextSpending;
 use souk_roles::tokens::keys::{BudgetPeriod, KeyAccount, KeyRefusal, KeyTerms};
 
