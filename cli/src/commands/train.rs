@@ -27,7 +27,7 @@ use crate::args::{OptimizerName, Output, Train, TrainArgs, TrainCommand, TrainLe
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::join_as_buyer;
 use crate::{show, stop, suggested_command};
-use failures::{from_end, from_run};
+use failures::{from_end, from_run, from_run_journal};
 use report::{Progress, TrainingReport};
 use subject::Subject;
 
@@ -106,6 +106,7 @@ impl PreparedRun<'_> {
         command: String,
     ) -> Outcome {
         let (args, training, subject) = (self.args, &self.training, &self.subject);
+        let run = journal.folder().to_owned();
         let buyer = join_as_buyer(folder).await?;
         let cancel = Arc::<Notify>::default();
         let training_run = TrainingRun {
@@ -145,6 +146,7 @@ impl PreparedRun<'_> {
                 Err(failure)
             }
             None => {
+                RunJournal::finish_run(&run).map_err(|error| from_run_journal(&error))?;
                 written.show_result(output);
                 Ok(())
             }

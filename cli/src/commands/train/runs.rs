@@ -75,7 +75,8 @@ pub(super) fn begin_journal(
 ) -> Result<RunJournal, Failure> {
     let run = prepared.subject.run_folder(prepared.out);
     if let Ok(past) = RunJournal::read(&run) {
-        let is_open = !past.is_done() && !matches!(past.how, Some(RunEnd::NotFinite { .. }));
+        let is_open = !RunJournal::is_finished(&run, &past)
+            && !matches!(past.how, Some(RunEnd::NotFinite { .. }));
         if is_open && past.kept.position > 0 {
             let out = prepared.out.display();
             let (done, steps) = (past.kept.position, past.steps);
@@ -212,8 +213,9 @@ fn result_path(run: &Path, past: &RunPast) -> String {
 /// Returns the state of a run in a word.
 fn describe_state(run: &Path, past: &RunPast) -> &'static str {
     match past.how {
-        Some(RunEnd::Done) => "done",
         _ if RunJournal::is_busy(run) => "running",
+        _ if RunJournal::is_finished(run, past) => "done",
+        Some(RunEnd::Done) => "not written",
         None => "killed",
         Some(RunEnd::Stopped) => "stopped",
         Some(RunEnd::NotFinite { .. }) => "not finite",

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! FOLDER/facts.jsonl   the facts, one per line, appended as the run goes on
-//! FOLDER/states/ID     the states that the last of them names
+//! FOLDER/states/ID     the states that the last of them names, until the result is written
 //! ```
 //! One thread writes both in the order in which the run asks for it, so that states are on the disk
 //! before a fact names them.
@@ -16,7 +16,7 @@ use bytes::Bytes;
 use souk_folder::fact_writer::FactWriter;
 use souk_folder::facts::{FactLog, FactLogError};
 use souk_memory::{ContentId, Tensor};
-use souk_roles::train::{Checkpoint, End, Fact, FactError, Past};
+use souk_roles::train::{Checkpoint, Fact, FactError, Past};
 
 use crate::buyer::journal::{JournalError, write_durably};
 
@@ -158,6 +158,31 @@ impl RunJournal {
         matches!(locked, Ok(Err(TryLockError::WouldBlock)))
     }
 
+    /// Returns whether a run needs no further life: all its steps are done, and its result is
+    /// written ([`RunJournal::finish_run`]).
+    #[must_use]
+    pub fn is_finished(folder: &Path, past: &Past) -> bool {
+        past.is_done() && !folder.join(STATES_FOLDER).exists()
+    }
+
+    /// Removes the states of a run whose result is written. Until then a later life can write it.
+    ///
+    /// # Errors
+    /// When the file system refuses; the states then only take room.
+    pub fn finish_run(folder: &Path) -> Result<(), RunJournalError> {
+        let states = folder.join(STATES_FOLDER);
+        match fs::remove_dir_all(&states) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(file_error(&states)),
+        }
+    }
+
+    /// Returns the folder of the run.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Returns what the run did in its earlier lives; none if it begins.
     #[must_use]
     pub fn past(&self) -> Option<&Past> {
@@ -205,12 +230,7 @@ impl RunJournal {
     fn write(&mut self, write: RunWrite) -> RunWritten {
         let (done, written) = match write {
             RunWrite::Fact(fact) => {
-                let is_done = matches!(*fact, Fact::Over { how: End::Done });
                 let appended = self.log.append_facts(&[*fact]);
-                if is_done && appended.is_ok() {
-                    // A run that is done needs them no more; if this fails, they only take room.
-                    let _ = fs::remove_dir_all(self.folder.join(STATES_FOLDER));
-                }
                 (RunWritten::Fact, appended.map_err(RunJournalError::from))
             }
             RunWrite::States(states) => (RunWritten::Other, self.write_states(&states)),
@@ -285,7 +305,7 @@ fn file_error(path: &Path) -> impl Fn(io::Error) -> RunJournalError + use<> {
 #[cfg(test)]
 mod tests {
     use souk_market::{Credits, Millis};
-    use souk_roles::train::{Blame, LossBits, next_link};
+    use souk_roles::train::{Blame, End, LossBits, next_link};
 
     use super::*;
 
@@ -324,8 +344,12 @@ mod tests {
 
     /// Writes a run of one step, as its thread would.
     fn write_run(folder: &Path) {
+        write_facts(folder, facts());
+    }
+
+    fn write_facts(folder: &Path, facts: [Fact; 2]) {
         let mut journal = RunJournal::create(folder).unwrap();
-        for (fact, value) in facts().into_iter().zip([0.0, 1.0]) {
+        for (fact, value) in facts.into_iter().zip([0.0, 1.0]) {
             let tensor = state(value);
             let states = vec![(tensor.id(), tensor.to_blob())];
             let written = journal.write(RunWrite::States(states));
@@ -352,6 +376,32 @@ mod tests {
             matches!(refused, RunJournalError::State { .. }),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn the_states_of_a_run_that_is_done_stay_until_its_result_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut facts = facts();
+        let Fact::Began { steps, .. } = &mut facts[0] else {
+            panic!("a run begins");
+        };
+        *steps = 1;
+        write_facts(folder.path(), facts);
+        let mut journal = RunJournal::open(folder.path()).unwrap();
+        let over = Fact::Over { how: End::Done };
+        let written = journal.write(RunWrite::Fact(Box::new(over)));
+        assert!(matches!(written, RunWritten::Fact));
+        let past = RunJournal::read(folder.path()).unwrap();
+        assert!(past.is_done() && !RunJournal::is_finished(folder.path(), &past));
+        let states = journal.read_states(&past.kept).unwrap();
+        assert_eq!(
+            states["parameters"],
+            state(1.0),
+            "its result can be written"
+        );
+        RunJournal::finish_run(folder.path()).unwrap();
+        assert!(RunJournal::is_finished(folder.path(), &past));
+        RunJournal::finish_run(folder.path()).unwrap();
     }
 
     #[test]

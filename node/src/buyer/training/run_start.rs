@@ -32,7 +32,7 @@ pub enum TrainingRunError {
     /// The model, the data or a setting is not that with which the run began.
     #[error("the model, the examples or the settings have changed since the run began")]
     Subject,
-    /// All its steps are done.
+    /// All its steps are done, and its result is written.
     #[error("all steps of this run are done")]
     Done,
     /// The market did not answer how the last lease of the earlier life ended.
@@ -56,7 +56,8 @@ impl TrainingRun<'_> {
     }
 
     /// Trains to the end of the run, or to what stops it. An open journal goes on with its run; a
-    /// new one gets the caller's command, which the run does not interpret.
+    /// new one gets the caller's command, which the run does not interpret. After the caller has
+    /// written the result of a run that is done, it must call [`RunJournal::finish_run`].
     ///
     /// # Errors
     /// [`TrainingRunError`] if the run cannot begin or go on.
@@ -88,7 +89,7 @@ impl TrainingRun<'_> {
                 if past.subject != subject {
                     return Err(TrainingRunError::Subject);
                 }
-                if past.is_done() {
+                if RunJournal::is_finished(journal.folder(), &past) {
                     return Err(TrainingRunError::Done);
                 }
                 let states = journal.read_states(&past.kept)?;
