@@ -210,6 +210,10 @@ impl TrainCore {
     }
 
     fn on_recorded(&mut self) {
+        if self.is_journal_lost {
+            // What this record replaces may be the last that is whole on the disk.
+            return;
+        }
         let before = self.unrecorded.pop_front();
         let mut before = before.expect("each record has one answer");
         let kept = &self.past.kept.states;

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use souk_folder::clock::unix_ms;
-use souk_node::buyer::training::{RunEnd, RunJournal, RunPast};
+use souk_node::buyer::training::{RunEnd, RunJournal, RunJournalError, RunPast};
+use souk_node::market::Credits;
 use souk_node::memory::ContentId;
 
 use super::failures::from_run_journal;
@@ -68,26 +69,17 @@ impl RunCommand {
     }
 }
 
-/// Begins the journal of a run. It refuses to replace one that has steps and could go on.
+/// Begins the journal of a run. It refuses to replace one that has steps or has cost credits, unless
+/// its result is written, and one that it cannot read.
 pub(super) fn begin_journal(
     folder: &Path,
     prepared: &PreparedRun<'_>,
 ) -> Result<RunJournal, Failure> {
     let run = prepared.subject.run_folder(prepared.out);
-    if let Ok(past) = RunJournal::read(&run) {
-        let is_open = !RunJournal::is_finished(&run, &past)
-            && !matches!(past.how, Some(RunEnd::NotFinite { .. }));
-        if is_open && past.kept.position > 0 {
-            let out = prepared.out.display();
-            let (done, steps) = (past.kept.position, past.steps);
-            let cause = format!("{out} belongs to a run that has done {done} of {steps} steps");
-            let resume = suggested_command::market_command(&format!("train resume {out}"));
-            let hint = format!(
-                "go on with it: {resume}; or give another --out, or remove {}",
-                run.display()
-            );
-            return Err(Failure::new(Kind::State, cause, hint));
-        }
+    match RunJournal::read(&run) {
+        Ok(past) => check_replaceable(prepared.out, &run, &past)?,
+        Err(RunJournalError::Unknown { .. }) => {}
+        Err(error) => return Err(from_run_journal(&error)),
     }
     let journal = RunJournal::create(&run).map_err(|error| from_run_journal(&error))?;
     let run = std::path::absolute(&run).unwrap_or(run);
@@ -96,6 +88,29 @@ pub(super) fn begin_journal(
     let text = run.display().to_string();
     files::write(&folder.join(LIST_FOLDER).join(name), text.as_bytes())?;
     Ok(journal)
+}
+
+/// Checks that a new run can replace the one in a folder.
+fn check_replaceable(out: &Path, run: &Path, past: &RunPast) -> Outcome {
+    let is_begun = past.kept.position > 0 || past.spent > Credits::ZERO;
+    if RunJournal::is_finished(run, past) || !is_begun && past.open_lease.is_none() {
+        return Ok(());
+    }
+    let (done, steps) = (past.kept.position, past.steps);
+    let cause = format!(
+        "{} belongs to a run that has done {done} of {steps} steps{}",
+        out.display(),
+        match past.open_lease {
+            Some(_) => ", and whose lease is not settled",
+            None => "",
+        }
+    );
+    let resume = suggested_command::market_command(&format!("train resume {}", out.display()));
+    let hint = format!(
+        "go on with it: {resume}; or give another --out, or remove {}",
+        run.display()
+    );
+    Err(Failure::new(Kind::State, cause, hint))
 }
 
 /// Goes on with a run.

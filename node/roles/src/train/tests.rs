@@ -171,14 +171,12 @@ fn a_root_names_each_state_and_not_their_order() {
     assert_ne!(root(&[("mv", a)]), root(&[("m", a)]));
 }
 
-/// Does some steps in a lease of twenty, which then ends for this reason. Returns whom the run
-/// avoids from then on.
-fn avoided_after(answers: u64, why: LeaseEndReason, leases: u32) -> Vec<AccountKey> {
-    let state = |position| vec![("parameters".to_owned(), world::honest_state(position))];
+/// Begins a run of leases of twenty steps, each of which brings the states.
+fn begin_short() -> TrainCore {
     let began = Fact::Began {
         subject: ContentId::for_content(b"subject"),
         steps: 100,
-        states: state(0),
+        states: vec![("parameters".to_owned(), world::honest_state(0))],
         command: String::new(),
         at: souk_market::Millis(1),
     };
@@ -187,8 +185,16 @@ fn avoided_after(answers: u64, why: LeaseEndReason, leases: u32) -> Vec<AccountK
         lease_steps_max: 20,
         budget: None,
     };
-    let (mut core, mut actions) = TrainCore::begin(spec, began);
+    let (mut core, _) = TrainCore::begin(spec, began);
     core.apply(Event::Recorded);
+    core
+}
+
+/// Does some steps in a lease of twenty, which then ends for this reason. Returns whom the run
+/// avoids from then on.
+fn avoided_after(answers: u64, why: LeaseEndReason, leases: u32) -> Vec<AccountKey> {
+    let state = |position| vec![("parameters".to_owned(), world::honest_state(position))];
+    let (mut core, mut actions) = (begin_short(), Vec::new());
     let provider = AccountKey([7; 32]);
     let mut done = 0;
     for lease in 0..leases {
@@ -215,6 +221,26 @@ fn avoided_after(answers: u64, why: LeaseEndReason, leases: u32) -> Vec<AccountK
         _ => None,
     });
     wish.expect("the run goes on")
+}
+
+#[test]
+fn a_run_whose_disk_failed_forgets_no_states() {
+    let (mut core, provider) = (begin_short(), AccountKey([7; 32]));
+    let job = souk_market::JobId([1; 32]);
+    core.apply(Event::Quoted { job, provider });
+    core.apply(Event::Recorded);
+    let states = Some(vec![("parameters".to_owned(), world::honest_state(1))]);
+    let loss = LossBits(0);
+    core.apply(Event::Answered(StepAnswer::Done { loss, states }));
+    let cancelled = core.apply(Event::NotRecorded);
+    assert_eq!(cancelled, [Action::CancelLease], "the states are not there");
+    assert_eq!(core.apply(Event::Recorded), [], "the old ones stay");
+    let ended = core.apply(Event::LeaseEnded(LeaseEnd {
+        cost: Some(Credits(3)),
+        receipts: Vec::new(),
+        why: LeaseEndReason::Cancelled,
+    }));
+    assert_eq!(ended, [Action::End(End::Journal)]);
 }
 
 #[test]

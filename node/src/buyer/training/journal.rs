@@ -32,6 +32,9 @@ pub struct RunJournal {
     folder: PathBuf,
     log: FactLog,
     past: Option<Past>,
+    /// Why a write failed. Nothing is written after it: a fact must not name states that are not
+    /// on the disk, nor old states go that the last fact names.
+    failed: Option<String>,
 }
 
 /// Why a run's journal cannot be used.
@@ -114,6 +117,7 @@ impl RunJournal {
             folder: folder.to_owned(),
             log,
             past: None,
+            failed: None,
         })
     }
 
@@ -132,6 +136,7 @@ impl RunJournal {
             folder: path,
             log,
             past: Some(past.clone()),
+            failed: None,
         };
         journal.prune_states(&past.kept);
         Ok(journal)
@@ -228,6 +233,9 @@ impl RunJournal {
     }
 
     fn write(&mut self, write: RunWrite) -> RunWritten {
+        if let Some(why) = &self.failed {
+            return RunWritten::Failed(why.clone());
+        }
         let (done, written) = match write {
             RunWrite::Fact(fact) => {
                 let appended = self.log.append_facts(&[*fact]);
@@ -244,7 +252,7 @@ impl RunJournal {
         };
         match written {
             Ok(()) => done,
-            Err(error) => RunWritten::Failed(error.to_string()),
+            Err(error) => RunWritten::Failed(self.failed.insert(error.to_string()).clone()),
         }
     }
 
@@ -281,12 +289,11 @@ fn open_log(folder: &Path) -> Result<(FactLog, Vec<Fact>), RunJournalError> {
 
 /// Adds up the facts. The folder of a run that never began holds none.
 fn to_past(folder: &Path, facts: Vec<Fact>) -> Result<Past, RunJournalError> {
-    match Past::from_facts(facts) {
-        Err(FactError::NoBegin) => Err(RunJournalError::Unknown {
-            path: folder.to_owned(),
-        }),
-        past => past.map_err(fact_error(folder)),
+    if facts.is_empty() {
+        let path = folder.to_owned();
+        return Err(RunJournalError::Unknown { path });
     }
+    Past::from_facts(facts).map_err(fact_error(folder))
 }
 
 fn fact_error(folder: &Path) -> impl FnOnce(FactError) -> RunJournalError + use<> {
@@ -402,6 +409,30 @@ mod tests {
         RunJournal::finish_run(folder.path()).unwrap();
         assert!(RunJournal::is_finished(folder.path(), &past));
         RunJournal::finish_run(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn after_a_write_that_failed_nothing_is_written_and_nothing_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        write_run(folder.path());
+        let mut journal = RunJournal::open(folder.path()).unwrap();
+        let kept = state(1.0).id();
+        let next = state(2.0);
+        // A folder at the path of the states stands for a disk that is full.
+        let path = journal.state_path(&next.id());
+        fs::create_dir_all(path.join("full")).unwrap();
+        let fact = Fact::Over { how: End::Stopped };
+        for write in [
+            RunWrite::States(vec![(next.id(), next.to_blob())]),
+            RunWrite::Fact(Box::new(fact)),
+            RunWrite::Forget(vec![kept]),
+        ] {
+            let written = journal.write(write);
+            assert!(matches!(written, RunWritten::Failed(_)));
+        }
+        let past = RunJournal::read(folder.path()).unwrap();
+        assert_eq!(past.how, None, "no fact follows states that are not there");
+        assert!(journal.read_states(&past.kept).is_ok(), "the old ones stay");
     }
 
     #[test]
