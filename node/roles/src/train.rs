@@ -171,8 +171,9 @@ impl TrainCore {
             Event::Recorded => self.on_recorded(),
             Event::NotRecorded => self.on_not_recorded(),
             Event::Stop => self.on_stop(),
-            Event::Escrowed(escrow) => {
+            Event::Leased { provider, escrow } => {
                 if let Phase::Running(lease) = &mut self.phase {
+                    lease.provider = provider;
                     lease.escrow = Credits(lease.escrow.0.saturating_add(escrow.0));
                 }
             }
@@ -257,9 +258,10 @@ impl TrainCore {
         self.stops = self.stops.saturating_add(1);
         match &self.phase {
             Phase::Quoting => self.end_run(End::Stopped),
-            Phase::Recording(_) => {
+            Phase::Recording(provider) => {
                 // Nothing was bought under the id that the journal notes.
                 self.record_fact(Fact::LeaseOver {
+                    provider: *provider,
                     cost: Credits::ZERO,
                     receipts: Vec::new(),
                     blame: Blame::Nothing,

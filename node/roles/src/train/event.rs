@@ -16,8 +16,13 @@ pub enum Event {
     },
     /// No lease can be bought.
     NotQuoted,
-    /// The market holds credits for the present lease.
-    Escrowed(Credits),
+    /// The market sold the present lease.
+    Leased {
+        /// Its provider, which need not be the one that the plan names.
+        provider: AccountKey,
+        /// What the market holds for it.
+        escrow: Credits,
+    },
     /// The present lease can take one more step.
     StepWanted,
     /// The answer to the next step of the present lease, in the order of steps.

@@ -101,6 +101,8 @@ pub enum Fact {
     },
     /// A lease is over.
     LeaseOver {
+        /// The provider that sold it, as far as the run knows.
+        provider: AccountKey,
         /// What it cost, or can still cost.
         cost: Credits,
         /// The receipts that both parties signed for it.
@@ -255,20 +257,21 @@ impl Past {
                 self.kept = Checkpoint { position, states };
             }
             Fact::LeaseOver {
+                provider,
                 cost,
                 receipts,
                 blame,
             } => {
                 self.spent = Credits(self.spent.0.saturating_add(cost.0));
                 self.receipts.extend(receipts);
-                let provider = self.open_lease.take().map(|(_, provider)| provider);
-                match (blame, provider) {
-                    (Blame::Lost, Some(provider)) => *self.lost.entry(provider).or_default() += 1,
-                    (Blame::NoStep, Some(provider)) => {
+                self.open_lease = None;
+                match blame {
+                    Blame::Nothing => {}
+                    Blame::Lost => *self.lost.entry(provider).or_default() += 1,
+                    Blame::NoStep => {
                         *self.lost.entry(provider).or_default() += LOST_LEASES_MAX;
                     }
-                    (Blame::Banned, Some(provider)) => drop(self.banned.insert(provider)),
-                    _ => {}
+                    Blame::Banned => drop(self.banned.insert(provider)),
                 }
             }
             Fact::Banned { provider } => drop(self.banned.insert(provider)),

@@ -10,7 +10,7 @@ use super::*;
 /// A lease that is bought or at work.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct LeaseRun {
-    provider: AccountKey,
+    pub(super) provider: AccountKey,
     /// The position of its first step, and the one after its last.
     first: u64,
     end: u64,
@@ -207,6 +207,7 @@ impl TrainCore {
         };
         let is_doubted = self.doubt.is_some_and(|it| it.provider == lease.provider);
         self.record_fact(Fact::LeaseOver {
+            provider: lease.provider,
             cost: ended.cost.unwrap_or(lease.escrow),
             receipts: ended.receipts,
             blame: self.blame_provider(&lease, ended.why),

@@ -224,6 +224,31 @@ fn avoided_after(answers: u64, why: LeaseEndReason, leases: u32) -> Vec<AccountK
 }
 
 #[test]
+fn the_provider_that_sold_the_lease_is_to_blame_and_not_the_planned_one() {
+    let [planned, sold] = [7, 8].map(|it| AccountKey([it; 32]));
+    let mut core = begin_short();
+    let job = souk_market::JobId([1; 32]);
+    core.apply(Event::Quoted {
+        job,
+        provider: planned,
+    });
+    core.apply(Event::Recorded);
+    core.apply(Event::Leased {
+        provider: sold,
+        escrow: Credits(5),
+    });
+    core.apply(Event::Answered(StepAnswer::Malformed));
+    core.apply(Event::LeaseEnded(LeaseEnd {
+        cost: None,
+        receipts: Vec::new(),
+        why: LeaseEndReason::Cancelled,
+    }));
+    let past = core.past();
+    assert_eq!(past.banned.iter().collect::<Vec<_>>(), [&sold]);
+    assert_eq!(past.spent, Credits(5));
+}
+
+#[test]
 fn a_run_whose_disk_failed_forgets_no_states() {
     let (mut core, provider) = (begin_short(), AccountKey([7; 32]));
     let job = souk_market::JobId([1; 32]);

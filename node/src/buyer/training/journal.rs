@@ -311,7 +311,7 @@ fn file_error(path: &Path) -> impl Fn(io::Error) -> RunJournalError + use<> {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{Credits, Millis};
+    use souk_market::{AccountKey, Credits, Millis};
     use souk_roles::train::{Blame, End, LossBits, next_link};
 
     use super::*;
@@ -460,6 +460,7 @@ mod tests {
         write_run(folder.path());
         let mut journal = RunJournal::open(folder.path()).unwrap();
         let settled = Fact::LeaseOver {
+            provider: AccountKey([7; 32]),
             cost: Credits(5),
             receipts: Vec::new(),
             blame: Blame::Nothing,

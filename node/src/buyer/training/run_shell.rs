@@ -228,10 +228,9 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         let JobEvent::Leased { leases, .. } = event else {
             return None;
         };
-        let escrow = leases.iter().map(|(_, _, escrow)| escrow.0);
-        Some(Event::Escrowed(Credits(
-            escrow.fold(0, u64::saturating_add),
-        )))
+        // A lease of a run has one leg.
+        let (provider, _, escrow) = *leases.first()?;
+        Some(Event::Leased { provider, escrow })
     }
 
     /// Judges an answer by its form.

@@ -109,13 +109,14 @@ impl TrainingRun<'_> {
         journal: &mut RunJournal,
         mut past: Past,
     ) -> Result<Past, TrainingRunError> {
-        let Some((job, _)) = past.open_lease else {
+        let Some((job, provider)) = past.open_lease else {
             return Ok(past);
         };
         let ids: Vec<JobId> = (0..ATTEMPTS_SEEN).map(|n| attempt_id(job, n)).collect();
         end_leases(self.buyer.trader(), &ids).await?;
         let spending = self.buyer.job_spending(job).await?;
         let settled = Fact::LeaseOver {
+            provider,
             cost: Credits(spending.spent.0.saturating_add(spending.held.0)),
             receipts: Vec::new(),
             blame: Blame::Nothing,

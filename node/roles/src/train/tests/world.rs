@@ -402,7 +402,8 @@ impl World {
             limit,
             job,
         });
-        self.tell(Event::Escrowed(Credits(escrow)));
+        let (provider, escrow) = (account(provider), Credits(escrow));
+        self.tell(Event::Leased { provider, escrow });
     }
 
     /// The buyer is killed: what waits for the disk is there or not, and its lease is lost.
@@ -429,8 +430,9 @@ impl World {
             return self.carry_out(actions);
         }
         let mut past = Past::from_facts(self.disk.iter().cloned()).expect("the journal holds");
-        if let Some((job, _)) = past.open_lease {
+        if let Some((job, provider)) = past.open_lease {
             let settled = Fact::LeaseOver {
+                provider,
                 cost: Credits(self.costs.get(&job).copied().unwrap_or(0)),
                 receipts: Vec::new(),
                 blame: Blame::Nothing,
