@@ -187,6 +187,8 @@ mod tests {
     use souk_node::market::{Credits, Millis};
     use souk_roles::tokens::keys::{KeyBudget, RateUnit};
 
+    use souk_node::buyer::text_keys::TextKeys;
+
     use super::*;
 
     #[test]
