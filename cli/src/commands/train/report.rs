@@ -256,15 +256,23 @@ impl TrainingReport<'_> {
             return Vec::new();
         };
         let receipts = &self.result.receipts;
-        let spent = receipts.iter().map(|receipt| receipt.body.amount.0).sum();
+        let signed: u64 = receipts.iter().map(|receipt| receipt.body.amount.0).sum();
+        let spent = self.result.spent.0;
+        let rest = match spent.saturating_sub(signed) {
+            0 => String::new(),
+            rest => format!(
+                "; at most {} more for leases without a receipt",
+                format_credits(rest)
+            ),
+        };
         vec![
             format!(
                 "trained: {}, loss {first:.4} at first, {last:.4} at last",
                 format_count(show::to_u64(losses.len()), "step")
             ),
             format!(
-                "  {} credits in {}, signed by both sides",
-                format_credits(spent),
+                "  {} credits in {}, signed by both sides{rest}",
+                format_credits(signed),
                 format_count(show::to_u64(receipts.len()), "lease")
             ),
         ]
@@ -297,7 +305,6 @@ impl TrainingReport<'_> {
         });
         let parameters = self.training.step.parameters.iter();
         let parameters = parameters.map(|it| json!({ "name": it.name, "dims": it.dims }));
-        let spent: u64 = self.result.receipts.iter().map(|it| it.body.amount.0).sum();
         let mut facts = self.subject.describe_facts(&self.args.model);
         let run = json!({
             "data": tensors.collect::<serde_json::Map<String, Value>>(),
@@ -314,7 +321,7 @@ impl TrainingReport<'_> {
             "parameters": parameters.collect::<Vec<Value>>(),
             "steps_done": self.result.losses.len(),
             "losses": self.result.losses,
-            "spent_micro": spent,
+            "spent_micro": self.result.spent.0,
             "receipts": self.result.receipts,
         });
         if let (Value::Object(facts), Value::Object(run)) = (&mut facts, run) {
