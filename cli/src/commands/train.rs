@@ -57,6 +57,7 @@ pub async fn run(folder: &Path, output: Output, train: &Train) -> Outcome {
 /// Begins a run, or shows its plan.
 async fn begin_run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
     let command = runs::RunCommand::new(args);
+    let encoded = command.to_json()?;
     let (subject, training) = prepare_run(args, command.unix_seconds)?;
     let limits = lease_limits(&args.lease)?;
     let Some(out) = args.out.as_deref().filter(|_| !args.plan) else {
@@ -82,9 +83,7 @@ async fn begin_run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
         limits,
     };
     let journal = runs::begin_journal(folder, &prepared)?;
-    prepared
-        .train_model(folder, output, journal, command.to_json())
-        .await
+    prepared.train_model(folder, output, journal, encoded).await
 }
 
 /// A run that is checked, and has a place for its result.
@@ -132,15 +131,19 @@ impl PreparedRun<'_> {
             subject,
             result: &result,
         };
-        let written = report.write(self.out)?;
+        let resume = format!("train resume {}", self.out.display());
+        let resume = suggested_command::market_command(&resume);
+        let written = report.write(self.out).map_err(|mut failure| {
+            let note = format!("the states are kept; to write the result: {resume}");
+            failure.notes.push(note);
+            failure
+        })?;
         let done = result.losses.len() as u64;
         let note = written.describe_partial(done);
         match from_end(result.end, done, training.settings.steps, note) {
             Some(mut failure) => {
                 let is_open = !matches!(failure.kind, Kind::Job) && done > 0;
                 if is_open {
-                    let resume = format!("train resume {}", self.out.display());
-                    let resume = suggested_command::market_command(&resume);
                     failure.notes.push(format!("to go on: {resume}"));
                 }
                 Err(failure)

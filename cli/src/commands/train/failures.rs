@@ -102,7 +102,7 @@ pub fn from_end(end: TrainingEnd, done: u64, steps: u64, note: Option<String>) -
                 true => format!("step {} made parameters that are no numbers", step + 1),
                 false => format!("the loss of step {} is {loss}", step + 1),
             };
-            let hint = "give a smaller --lr, or scale the inputs to about -1 to 1";
+            let hint = "give a smaller --lr and another -o, or scale the inputs to about -1 to 1";
             Failure::new(Kind::Job, cause, hint)
         }
         TrainingEnd::NoLease(error) => {

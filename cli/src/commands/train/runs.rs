@@ -1,7 +1,7 @@
 //! Keeps runs of training beside their results, lists them, and goes on with one.
 //!
 //! ```text
-//! tuned/run/  or  tuned.run/          the journal and the last kept states of a run
+//! tuned/run/  or  tuned.onnx.run/     the journal and the last kept states of a run
 //! FOLDER/buyer/trainings/NAME         the path of such a folder, for the list
 //! ```
 
@@ -64,13 +64,17 @@ impl RunCommand {
         }
     }
 
-    pub(super) fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("plain data in memory always encodes")
+    /// Encodes the command for the journal, which cannot hold a path that is no UTF-8.
+    pub(super) fn to_json(&self) -> Result<String, Failure> {
+        serde_json::to_string(self).map_err(|error| {
+            let cause = format!("the journal of the run cannot name a file: {error}");
+            Failure::new(Kind::Input, cause, "give it a name in UTF-8")
+        })
     }
 }
 
-/// Begins the journal of a run. It refuses to replace one that has steps or has cost credits, unless
-/// its result is written, and one that it cannot read.
+/// Begins the journal of a run. It refuses to replace one that has steps or has cost credits,
+/// unless its result is written, and one that it cannot read.
 pub(super) fn begin_journal(
     folder: &Path,
     prepared: &PreparedRun<'_>,
@@ -115,7 +119,7 @@ fn check_replaceable(out: &Path, run: &Path, past: &RunPast) -> Outcome {
 
 /// Goes on with a run.
 pub(super) async fn resume_run(folder: &Path, output: Output, asked: &TrainResumeArgs) -> Outcome {
-    let run = find_run(&asked.out);
+    let (run, out) = find_run(&asked.out);
     let journal = RunJournal::open(&run).map_err(|error| from_run_journal(&error))?;
     let past = journal.past().expect("an open journal has a past");
     let command = decode_command(past, &run)?;
@@ -126,14 +130,14 @@ pub(super) async fn resume_run(folder: &Path, output: Output, asked: &TrainResum
     let (subject, training) = prepare_run(&args, command.unix_seconds)?;
     let limits = lease_limits(&args.lease)?;
     // The result goes to where it is now, if somebody moved its folder.
-    subject.prepare_out(&asked.out)?;
+    subject.prepare_out(&out)?;
     if output == Output::Text {
         let (done, steps) = (past.kept.position, past.steps);
         show::print_notice(&format!("going on after {done} of {steps} steps"));
     }
     let prepared = PreparedRun {
         args: &args,
-        out: &asked.out,
+        out: &out,
         subject,
         training,
         limits,
@@ -143,20 +147,28 @@ pub(super) async fn resume_run(folder: &Path, output: Output, asked: &TrainResum
         .await
 }
 
-/// Returns the folder of the run whose result has this path.
-fn find_run(out: &Path) -> PathBuf {
-    match out.is_dir() {
-        true if out.join("facts.jsonl").exists() => out.to_owned(),
-        true => out.join(RUN_FOLDER),
-        false => out.with_extension(RUN_FOLDER),
+/// Returns the folder of a run and the path of its result. Either of them can be given.
+fn find_run(given: &Path) -> (PathBuf, PathBuf) {
+    if given.join("facts.jsonl").exists() {
+        let result = match given.file_name().is_some_and(|name| name == RUN_FOLDER) {
+            true => given.join(".."),
+            false => given.with_extension(""),
+        };
+        return (given.to_owned(), result);
     }
+    (run_folder(given, given.is_dir()), given.to_owned())
 }
 
 /// Returns the folder of the run whose result goes to `out`, which is a folder or a file.
 pub(super) fn run_folder(out: &Path, is_folder: bool) -> PathBuf {
     match is_folder {
         true => out.join(RUN_FOLDER),
-        false => out.with_extension(RUN_FOLDER),
+        false => {
+            let mut name = out.as_os_str().to_owned();
+            name.push(".");
+            name.push(RUN_FOLDER);
+            PathBuf::from(name)
+        }
     }
 }
 
@@ -234,6 +246,42 @@ fn describe_state(run: &Path, past: &RunPast) -> &'static str {
         None => "killed",
         Some(RunEnd::Stopped) => "stopped",
         Some(RunEnd::NotFinite { .. }) => "not finite",
-        Some(RunEnd::NoLease | RunEnd::Lost | RunEnd::Journal) => "no device",
+        Some(RunEnd::NoLease) => "no device",
+        Some(RunEnd::Lost) => "devices lost",
+        Some(RunEnd::Journal) => "disk failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_journal_stands_beside_its_result_under_a_name_of_its_own() {
+        let run = |out: &str| run_folder(Path::new(out), false);
+        assert_eq!(run("a/tuned.onnx"), Path::new("a/tuned.onnx.run"));
+        assert_eq!(run("tuned.run"), Path::new("tuned.run.run"));
+        assert_ne!(run("a.onnx"), run("a.bin"));
+        assert_eq!(run_folder(Path::new("a"), true), Path::new("a/run"));
+    }
+
+    #[test]
+    fn a_run_is_found_by_its_result_and_by_its_own_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("tuned.onnx");
+        let beside = folder.path().join("tuned.onnx.run");
+        let adapter = folder.path().join("tuned");
+        let inside = adapter.join("run");
+        for run in [&beside, &inside] {
+            std::fs::create_dir_all(run).unwrap();
+            std::fs::write(run.join("facts.jsonl"), "").unwrap();
+        }
+        for given in [&model, &beside] {
+            assert_eq!(find_run(given), (beside.clone(), model.clone()));
+        }
+        assert_eq!(find_run(&adapter), (inside.clone(), adapter.clone()));
+        let (run, out) = find_run(&inside);
+        assert_eq!(run, inside);
+        assert_eq!(out.canonicalize().unwrap(), adapter.canonicalize().unwrap());
     }
 }
