@@ -41,8 +41,8 @@ pub(crate) struct GpuProgram {
     sides: Vec<Side>,
     roles: Vec<FusionRole>,
     weights: BTreeMap<String, Value>,
-    /// Weights that kernels read in their stored form (16-bit, or blocks of integers with scales), by
-    /// the name of the widened or transposed value, which no kernel then computes.
+    /// Weights that kernels read in their stored form (16-bit, or blocks of integers with scales),
+    /// by the name of the widened or transposed value, which no kernel then computes.
     matrices: BTreeMap<String, Matrix>,
     /// Values that recording needs in the host's memory: shapes, axes, indices, integer divisors,
     /// and the inputs of nodes that run on the host.
@@ -377,8 +377,8 @@ fn energy_between((before, after): (f64, f64)) -> Energy {
 }
 
 /// Assigns each node to the host or the device. By default, integer nodes run on the host, because
-/// they usually compute shapes and masks; if nothing is then left for the device, it gets the narrow
-/// integers, or all. Refuses the graph if a node can run nowhere, or none on the device.
+/// they usually compute shapes and masks; if nothing is then left for the device, it gets the
+/// narrow integers, or all. Refuses the graph if a node can run nowhere, or none on the device.
 fn assign_sides(graph: &Graph, doubles: DoubleSupport) -> Result<Vec<Side>, Unsupported> {
     let works = |sides: &Vec<Side>| sides.contains(&Side::Device);
     let sides = find_sides(graph, Takeover::Nothing, doubles)?;

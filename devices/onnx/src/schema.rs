@@ -1,7 +1,7 @@
 //! States for each ONNX operator the sizes, element type and class of its result, in one table.
 //! Engines, the reference kernels and the planner's shape inference all read this table. If it
-//! lacks an operator, that operator's shape follows a rule in the module that reads it, if any, and its type is
-//! that of its first input.
+//! lacks an operator, that operator's shape follows a rule in the module that reads it, if any, and
+//! its type is that of its first input.
 
 use souk_memory::DType;
 use souk_memory::DType::{Bool, F32, I32, I64, U8};

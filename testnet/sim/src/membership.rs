@@ -40,8 +40,8 @@ impl World {
         if let Some(order) = self.next_order(&roster) {
             self.give_order(leader, &order);
         }
-        // Ignores ids that neither a computer nor the group has, such as that of a computer that was
-        // replaced before it joined.
+        // Ignores ids that neither a computer nor the group has, such as that of a computer
+        // which was replaced before it joined.
         let is_known = |id: &u64| {
             self.is_id_in_use(*id) || group.voters.contains(id) || group.learners.contains(id)
         };

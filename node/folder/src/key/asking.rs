@@ -4,7 +4,8 @@ use std::io::{self, IsTerminal, Write};
 
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
-/// Asks for a line at the terminal; returns `None` if standard input is not a terminal, as in a service.
+/// Asks for a line at the terminal; returns `None` if standard input is not a terminal, as in a
+/// service.
 ///
 /// # Errors
 /// The system's error.
