@@ -72,7 +72,7 @@ Use -v or SOUK_LOG=info to log more."
 pub struct Args {
     #[command(flatten)]
     pub global: GlobalArgs,
-    /// The command.
+    /// What souk must do.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -175,7 +175,7 @@ pub enum Command {
     Debug(DebugCommand),
     /// Print shell completions.
     Completions {
-        /// The shell.
+        /// The shell that must read them.
         shell: clap_complete::Shell,
     },
     /// Write the manual pages, one for each command.

@@ -43,7 +43,7 @@ pub struct Program<C> {
     pub global: GlobalArgs,
     /// The number of threads for the network; one per core if `None`.
     pub network_threads: Option<usize>,
-    /// The command.
+    /// What the program must do.
     pub command: C,
 }
 

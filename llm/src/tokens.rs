@@ -57,7 +57,7 @@ pub enum Marks {
 /// A token of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenPlace {
-    /// The token.
+    /// Its number in the vocabulary.
     pub id: u32,
     /// Its first byte in the text. A mark that the tokeniser added has 0.
     pub start: usize,

@@ -20,7 +20,7 @@ pub const IGNORED: i64 = -100;
 /// An example as tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Example {
-    /// The tokens.
+    /// The numbers of its tokens, in their order.
     pub tokens: Vec<u32>,
     /// For each token, whether the model has to answer it.
     pub is_answer: Vec<bool>,
@@ -88,7 +88,7 @@ pub enum ExampleError {
     Vocabulary {
         /// The line, from 1.
         line: usize,
-        /// The token.
+        /// The number that is too large.
         token: u32,
         /// Number of tokens of the model.
         vocabulary: usize,

@@ -49,7 +49,8 @@ use souk_memory::{ContentId, Store, Tensor};
 use souk_network::content::transfers::{Tensors, TransferConfig};
 use souk_network::{Network, NetworkConfig};
 use souk_roles::clock::Micros;
-use souk_roles::job::{JobCore, JobSpec, Outcome, attempt_id, book_pause, request_id};
+use souk_roles::job::bidding::book_pause;
+use souk_roles::job::{JobCore, JobSpec, Outcome, attempt_id, request_id};
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 use souk_scheduler::graph::Graph;
@@ -319,17 +320,17 @@ impl Buyer {
             match quote::over_book(self, graph.clone(), &job.limits, &[], &turn).await {
                 Err(error) if error.may_pass() && began.elapsed() < job.limits.wait => {
                     // Suitable devices that others leased a moment ago will come back.
-                    let known = error.is_transient()
-                        || match comes_back {
-                            None => self.has_leased_devices().await,
-                            Some(known) => known,
-                        };
+                    let known = match comes_back {
+                        _ if error.is_transient() => true,
+                        None => self.has_leased_devices().await,
+                        Some(known) => known,
+                    };
                     if !known {
                         return Err(error);
                     }
                     comes_back = Some(known);
-                    let waited = Micros(began.elapsed().as_micros() as u64);
-                    tokio::time::sleep(Duration::from_micros(book_pause(waited).0)).await;
+                    let Micros(pause) = book_pause(Micros(began.elapsed().as_micros() as u64));
+                    tokio::time::sleep(Duration::from_micros(pause)).await;
                 }
                 done => return done,
             }

@@ -37,7 +37,7 @@ pub struct AccountProof {
 /// A proven account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CertifiedAccount {
-    /// The account.
+    /// The key of the account that the proof is about.
     pub account: AccountKey,
     /// Its balances; none if the market had no such account.
     pub balances: Option<StateBalances>,

@@ -97,7 +97,7 @@ pub enum Operator {
     /// Announce when another version of the market's rules applies; validators that do not support
     /// it stop then.
     Upgrade {
-        /// The version.
+        /// The version that validators must have by then.
         #[arg(long, value_name = "VERSION")]
         to: u16,
         /// The notice before it takes effect, such as 1h; by default that of the market's rules.

@@ -59,7 +59,7 @@ pub enum CustomError {
     /// A text does not denote a size.
     #[error("{text:?} in its attribute output_shapes is not a size such as 16 or i0.1")]
     Size {
-        /// The text.
+        /// What stands in place of a size.
         text: String,
     },
     /// A size refers to an axis that does not exist.

@@ -7,7 +7,7 @@ use clap::{Subcommand, ValueEnum};
 
 use souk_cli::options::{Backend, bytes};
 
-/// The benchmarks.
+/// A benchmark, by the part of souk that it measures.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
     /// Run the ONNX project's operator tests, one folder per case.
@@ -81,7 +81,7 @@ pub enum Bench {
     },
     /// Run a model on the CPU directly and through the scheduler, in turn.
     Overhead {
-        /// The model.
+        /// The model to run.
         #[command(flatten)]
         model: ModelArgs,
         /// The number of CPU threads; 0 uses all.

@@ -25,7 +25,7 @@ pub struct StateBalances {
 /// proof shows the balances and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AccountLeaf {
-    /// The balances.
+    /// What a proof shows of the account.
     pub balances: StateBalances,
     /// The digest of the whole account and its slot.
     pub account: Digest,
@@ -69,7 +69,7 @@ enum ProofEnd {
 /// A proof of what a state says about an account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountProof {
-    /// The account.
+    /// The key whose place the proof shows.
     pub key: AccountKey,
     end: ProofEnd,
     branches: Vec<ProofBranch>,

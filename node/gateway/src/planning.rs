@@ -1,6 +1,6 @@
 //! Plans a job over the current order book for a client of the gateway. It keeps the request and
-//! the plan in memory, so that the client can submit it by its hash alone, and a short record of the
-//! plan in a file, which a later submission must fit.
+//! the plan in memory, so that the client can submit it by its hash alone, and a short record of
+//! the plan in a file, which a later submission must fit.
 
 use std::time::Instant;
 

@@ -19,7 +19,7 @@
 
 pub mod action;
 mod attempt_failure;
-mod bidding;
+pub mod bidding;
 mod buying;
 mod comparing;
 mod ending;
@@ -59,7 +59,6 @@ use crate::effect::{Effect, PendingEffects, Ticket};
 use crate::lease::{Request, THINGS_MAX};
 
 pub use action::{Action, JobEvent, Outcome, Spending};
-pub use bidding::book_pause;
 pub use event::{Answer, CommandError, Event, FetchFault, Leg};
 pub use facts::{End, Fact, Past, attempt_id, request_id};
 pub use money::{bid_for_leg, escrow_and_duration};

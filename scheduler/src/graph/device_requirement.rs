@@ -24,9 +24,9 @@ pub struct DeviceRequirement<'a> {
 }
 
 impl Graph {
-    /// Returns the same graph, in which each node without a requirement asks for any device that one
-    /// of these words names: a kind, for example `gpu`, or a part of a model's name. Empty words ask
-    /// for nothing. `backend` works in the same way.
+    /// Returns the same graph, in which each node without a requirement asks for any device that
+    /// one of these words names: a kind, for example `gpu`, or a part of a model's name. Empty
+    /// words ask for nothing. `backend` works in the same way.
     #[must_use]
     pub fn with_device_requirement(mut self, words: &[String], backend: Option<Backend>) -> Self {
         let device = (!words.is_empty()).then(|| (DEVICE_KEY, words.join(",")));

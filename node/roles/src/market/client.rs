@@ -43,8 +43,7 @@ const SIGNED_MAX: u32 = 4;
 /// How long the client trusts the validators' clocks before it asks all of them again.
 const CLOCK_PERIOD: Micros = Micros::from_seconds(600);
 
-/// By how much this machine's clock must differ from what its monotonic clock says since then, so
-/// that the client asks at once: somebody set the clock, or the machine slept.
+/// The step of this machine's clock after which the client asks at once: it was set, or slept.
 const CLOCK_STEP: Micros = Micros::from_seconds(1);
 
 /// The most questions under way at a time; later ones wait for their turn.

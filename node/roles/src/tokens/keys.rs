@@ -38,9 +38,9 @@ pub struct KeyedRequestId(pub u64);
 pub enum KeyFact {
     /// A request can cost so much, in place of what was reserved for it before.
     Reserved {
-        /// The request.
+        /// The number of the open request.
         request: KeyedRequestId,
-        /// Its key.
+        /// The key that it was sent with.
         key: KeyId,
         /// The most that it can cost.
         credits: Credits,
@@ -49,18 +49,18 @@ pub enum KeyFact {
     },
     /// A request is over.
     Charged {
-        /// The request.
+        /// The number of the request that was open.
         request: KeyedRequestId,
         /// What it cost.
         cost: Credits,
-        /// Its tokens.
+        /// The tokens that it read and wrote.
         tokens: TokenCount,
     },
     /// What a key had spent when older facts were left out.
     Carried {
-        /// The key.
+        /// The key that spent it.
         key: KeyId,
-        /// Its usage.
+        /// Its requests, tokens and credits so far.
         usage: KeyUsage,
     },
 }
@@ -106,7 +106,7 @@ pub enum KeyRefusal {
         format_credits(*needed)
     )]
     Budget {
-        /// The budget.
+        /// The budget of the key, with its period.
         budget: KeyBudget,
         /// What was spent of it.
         spent: Credits,
@@ -136,7 +136,7 @@ pub enum KeyRefusal {
     Rate {
         /// What is counted.
         unit: RateUnit,
-        /// The limit.
+        /// How many a minute allows.
         per_minute: u64,
         /// When the request can be sent again; none if it is larger than the limit.
         wait: Option<Millis>,

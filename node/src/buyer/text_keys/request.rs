@@ -13,7 +13,7 @@ use super::TextKeys;
 /// What a provider's part of an answer costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TextBill {
-    /// Its tokens.
+    /// The tokens that both sides counted.
     pub count: TokenCount,
     /// Their price.
     pub cost: Credits,
@@ -51,7 +51,7 @@ pub enum CoverError {
     /// The key does not allow it.
     #[error("{refusal}")]
     Refused {
-        /// Why.
+        /// The rule of the key that forbids it.
         refusal: KeyRefusal,
         /// What the part could cost at most.
         left: Credits,

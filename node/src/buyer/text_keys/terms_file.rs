@@ -58,13 +58,13 @@ pub enum IssueError {
     /// A key in use has the name.
     #[error("there is a key {name} already")]
     NameUsed {
-        /// The name.
+        /// The name that is in use.
         name: KeyName,
     },
     /// No key in use has the name.
     #[error("there is no key {name}")]
     NoSuchKey {
-        /// The name.
+        /// The name that no key has.
         name: KeyName,
     },
     /// The folder has too many keys.

@@ -1,8 +1,8 @@
 //! Recognises the nodes of a mixture of experts (Softmax, TopK, ReduceSum, Div, the routed products
 //! and their weighted sum), and adds steps for them to a decoder's plan. `None` means that the
-//! pattern is unknown, and the reader gives up the whole plan. Some nodes add no step: they return a
-//! `Meaning`, which a later node turns into one. A row of a choice has k shares and then the indices
-//! of k experts, so its width is 2k.
+//! pattern is unknown, and the reader gives up the whole plan. Some nodes add no step: they return
+//! a `Meaning`, which a later node turns into one. A row of a choice has k shares and then the
+//! indices of k experts, so its width is 2k.
 
 use souk_onnx::NodeProto;
 
