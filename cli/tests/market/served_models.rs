@@ -136,11 +136,8 @@ fn a_wrong_option_is_refused_before_the_model_is_read() {
     ] {
         let refused = souk(&folder, &[&missing[..], wrong].concat());
         assert_ne!(refused.code, 0);
-        assert!(refused.stderr.contains(cause), "{}", refused.stderr);
-        assert!(
-            !refused.stderr.contains("/no/such/model"),
-            "{}",
-            refused.stderr
-        );
+        let error = refused.json()["error"].to_string();
+        assert!(error.contains(cause), "{error}");
+        assert!(!error.contains("/no/such/model"), "{error}");
     }
 }
