@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use souk_network::protocols::lease::{Failure, ProviderMessage};
-use souk_node::market::LeaseState;
+use souk_node::market::{CloseReason, LeaseId, LeaseState};
 
 use crate::common::{Market, souk};
 use crate::hand::Hand;
@@ -76,6 +76,16 @@ fn a_lease_that_was_not_begun_is_kept_over_a_crash() {
     assert!(matches!(hand.lease(lease.id).state, LeaseState::Active));
 }
 
+/// Waits until a lease is closed, and checks that its provider gave it up. A provider that stops
+/// waits two seconds for the market and no longer, so the lease can close after it ended.
+fn assert_given_up(hand: &Hand, lease: LeaseId) {
+    until("the lease is given back", || hand.lease(lease).is_closed());
+    let LeaseState::Closed { reason, .. } = hand.lease(lease).state else {
+        panic!("it is closed");
+    };
+    assert_eq!(reason, CloseReason::GaveUp, "before its deadline");
+}
+
 #[test]
 fn a_stopped_provider_withdraws_its_ask_and_gives_back_its_leases() {
     let market = Market::up();
@@ -83,8 +93,10 @@ fn a_stopped_provider_withdraws_its_ask_and_gives_back_its_leases() {
     let hand = Hand::join(&market);
     let unbegun = hand.buy(seller.account());
     assert_eq!(seller.terminate(), 0);
-    assert!(hand.lease(unbegun.id).is_closed());
-    assert!(hand.listing(seller.account()).is_none());
+    assert_given_up(&hand, unbegun.id);
+    until("its ask is withdrawn", || {
+        hand.listing(seller.account()).is_none()
+    });
 
     seller.start();
     let begun = hand.buy(seller.account());
@@ -97,7 +109,7 @@ fn a_stopped_provider_withdraws_its_ask_and_gives_back_its_leases() {
         begin.elapsed() > Duration::from_millis(900),
         "it had a second to end"
     );
-    assert!(hand.lease(begun.id).is_closed());
+    assert_given_up(&hand, begun.id);
     // A provider waits two seconds for the market's answer and no longer. If its folder does not
     // have the end of the lease yet, it learns of it at its next start.
     let open_leases = |seller: &Seller| seller.status()["open_leases"].as_array().map(Vec::len);
