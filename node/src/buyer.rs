@@ -38,7 +38,6 @@ pub mod value_labels;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use souk_folder::clock::unix_ms;
 use souk_folder::config::Traffic;
@@ -48,7 +47,6 @@ use souk_market::{AccountKey, JobId, Lease, Receipt};
 use souk_memory::{ContentId, Store, Tensor};
 use souk_network::content::transfers::{Tensors, TransferConfig};
 use souk_network::{Network, NetworkConfig};
-use souk_roles::clock::Micros;
 use souk_roles::job::bidding::book_pause;
 use souk_roles::job::{JobCore, JobSpec, Outcome, attempt_id, request_id};
 use souk_scheduler::execution::report::Report;
@@ -329,8 +327,7 @@ impl Buyer {
                         return Err(error);
                     }
                     comes_back = Some(known);
-                    let Micros(pause) = book_pause(Micros(began.elapsed().as_micros() as u64));
-                    tokio::time::sleep(Duration::from_micros(pause)).await;
+                    tokio::time::sleep(book_pause(began.elapsed().into()).into()).await;
                 }
                 done => return done,
             }

@@ -3,6 +3,7 @@
 //! simulator can replay it: its driver must pass the time with each event.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use souk_market::Millis;
@@ -36,6 +37,19 @@ impl Micros {
     #[must_use]
     pub const fn since(self, earlier: Micros) -> Micros {
         Micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Saturates: longer times are all the longest one.
+impl From<Duration> for Micros {
+    fn from(time: Duration) -> Micros {
+        Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Micros> for Duration {
+    fn from(time: Micros) -> Duration {
+        Duration::from_micros(time.0)
     }
 }
 

@@ -152,13 +152,12 @@ pub enum Priority {
 impl Limits {
     /// Converts the limits into those of the job's core.
     pub(super) fn to_core_limits(&self) -> souk_roles::job::Limits {
-        let micros = |time: Duration| Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         souk_roles::job::Limits {
             budget: self.budget,
-            deadline: self.deadline.map(micros),
-            time_max: micros(self.time_max),
-            wait: micros(self.wait),
+            deadline: self.deadline.map(Micros::from),
+            time_max: self.time_max.into(),
+            wait: self.wait.into(),
             providers_min: count(self.providers_min),
             providers_max: count(self.providers_max),
             excluded: self.excluded.clone(),

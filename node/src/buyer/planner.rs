@@ -315,6 +315,7 @@ fn plan_part(quote: &Quote, firsts: &[usize], part: &Subgraph) -> PlanPart {
 }
 
 fn to_micros(seconds: f64) -> Micros {
-    let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-    Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    Duration::try_from_secs_f64(seconds)
+        .unwrap_or(Duration::MAX)
+        .into()
 }

@@ -100,7 +100,7 @@ impl Shell {
             price_min: provider.terms.price_min(),
             memory_bytes_max: provider.terms.limits.memory_bytes_each(),
             made_bytes_max: provider.terms.limits.outputs_bytes(),
-            patience: to_micros(patience),
+            patience: Micros::from(patience),
         };
         let access = provider.tensors.access();
         for (scope, made) in past.open_lease_outputs() {
@@ -248,8 +248,4 @@ impl Shell {
             self.ready.push_back(Event::SpeedDue(Box::new(resources)));
         }
     }
-}
-
-fn to_micros(time: Duration) -> Micros {
-    Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }

@@ -111,7 +111,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         let settlements = Settlements::open_folder(&config.folder.join("settlements"))?;
         let began = Instant::now();
         Ok(Self {
-            core: ValidatorCore::new(replica, to_micros(config.tick), core_now(began)),
+            core: ValidatorCore::new(replica, Micros::from(config.tick), core_now(began)),
             callers: Callers::new(),
             storage: Storage::start(
                 config.replica.id,
@@ -339,11 +339,7 @@ fn log_report(report: &Report) {
 /// Returns the present, for a core whose time began at `began`.
 fn core_now(began: Instant) -> Now {
     Now {
-        tick: to_micros(began.elapsed()),
+        tick: Micros::from(began.elapsed()),
         log: Millis(souk_folder::clock::unix_ms()),
     }
-}
-
-fn to_micros(length: Duration) -> Micros {
-    Micros(u64::try_from(length.as_micros()).unwrap_or(u64::MAX))
 }

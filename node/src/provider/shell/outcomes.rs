@@ -218,8 +218,8 @@ impl Shell {
         Ok(RunResult {
             outputs: ran.outputs,
             bytes: ran.bytes,
-            busy: to_micros(ran.busy),
-            promised: believed.map(to_micros),
+            busy: Micros::from(ran.busy),
+            promised: believed.map(Micros::from),
         })
     }
 
@@ -249,7 +249,7 @@ impl Provider {
     /// work.
     fn note_pace(self: Arc<Self>, judged: JudgedRuns) {
         self.pace.on_job();
-        if !self.is_paced() || to_micros(judged.busy) < TELLING_RUN {
+        if !self.is_paced() || Micros::from(judged.busy) < TELLING_RUN {
             return;
         }
         tokio::task::spawn_blocking(move || {
