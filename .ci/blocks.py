@@ -40,7 +40,7 @@ FENCE = re.compile(
 COMMENT = re.compile(r"<!-- sh: (.*?) -->", re.S)
 VERB = re.compile(r"not run, \S|on \w+$|first \S|exits \d+$|then \S")
 LANGUAGES = {"sh", "text", "toml", "python", "rust", "json", "yaml"}
-FOREVER = re.compile(r"^(souk\b.*\b(validator|provider) run\b|souk\b.*\bserve\b|curl -sN\b)")
+FOREVER = re.compile(r"^(souk\b.*\b(validator|provider) run\b|souk\b.* serve\b|curl -sN\b)")
 # What a node says once it is of use, or waits for people.
 READY = "^(ready|waiting)"
 BLOCK_SECONDS_MAX = 180

@@ -46,6 +46,8 @@ class Blocks(unittest.TestCase):
     def test_what_goes_on_running_is_begun(self):
         self.assertIn("\nforever souk validator run ", self.of(FENCED)[0].script())
         self.assertEqual(blocks.begun("souk validator list"), "souk validator list")
+        once = "souk provider init --serve bundled"
+        self.assertEqual(blocks.begun(once), once)
 
     def test_a_reason_may_have_lines(self):
         block, = self.of("<!-- sh: not run, it needs\na card -->\n```sh\nsouk doctor\n```\n")
