@@ -1,17 +1,19 @@
 //! Training in a market of real processes.
 
+use std::fs;
+
 use serde_json::{Value, json};
 use souk_node::memory::{Tensor, npy};
 use souk_onnx as onnx;
 
-use crate::common::{Market, Ran, digits, kill};
+use crate::common::{Market, Ran, digits, kill, souk};
 
 /// The losses of the first steps by PyTorch; `scheduler/tests/reference/training.py` printed them.
 const LOSSES: [f64; 3] = [16.618235, 17.656204, 18.359743];
 
 /// Trains the digits model to give each digit plus three.
 fn train(market: &Market, more: &[&str]) -> Ran {
-    let labels = std::fs::read(digits("labels.npy")).expect("the labels are there");
+    let labels = fs::read(digits("labels.npy")).expect("the labels are there");
     let labels = npy::read(&labels.into()).expect("they are an array");
     let moved = labels.to_vec::<i64>().expect("they are integers");
     let moved: Vec<i64> = moved.iter().map(|digit| (digit + 3) % 10).collect();
@@ -34,7 +36,7 @@ fn train(market: &Market, more: &[&str]) -> Ran {
 }
 
 fn weights(path: &std::path::Path) -> Vec<onnx::TensorProto> {
-    let bytes = std::fs::read(path).expect("the model is there").into();
+    let bytes = fs::read(path).expect("the model is there").into();
     let model = onnx::decode_model(bytes).expect("it is a model");
     model.graph.expect("a model has a graph").initializer
 }
@@ -73,7 +75,7 @@ fn a_model_is_trained_over_a_lease_with_the_losses_of_pytorch() {
             .zip(&new)
             .all(|(old, new)| old.raw_data != new.raw_data)
     );
-    let report = std::fs::read(market.folder().join("tuned.json")).expect("the report is there");
+    let report = fs::read(market.folder().join("tuned.json")).expect("the report is there");
     let report: Value = serde_json::from_slice(&report).expect("it is JSON");
     assert_eq!(report["steps_done"], 3);
     market.assert_escrow_returns();
@@ -102,7 +104,7 @@ fn a_language_model_learns_over_a_lease_what_it_could_not_answer() {
         json!({ "messages": messages }).to_string()
     });
     let data = market.path("data.jsonl");
-    std::fs::write(&data, lines.join("\n")).expect("the folder is there");
+    fs::write(&data, lines.join("\n")).expect("the folder is there");
     let out = market.path("tuned");
     let train = |more: &[&str]| market.souk(&[&["train", "bundled", &data], more].concat());
     let plan = train(&["--epochs", "24", "--plan"]).done();
@@ -221,6 +223,14 @@ fn a_run_whose_buyer_is_killed_goes_on_from_the_last_kept_states() {
         "a run with steps is not replaced: {}",
         again.stdout
     );
+    let net = market.folder().join("net");
+    let other = net.join("other");
+    fs::create_dir_all(other.join("buyer")).expect("a folder");
+    fs::copy(net.join("operator/key"), other.join("buyer/key")).expect("a key");
+    let other = souk(&other, &["train", "resume", &out]);
+    assert_eq!(other.code, 8, "another account: {}", other.stdout);
+    let cause = other.json()["error"]["cause"].to_string();
+    assert!(cause.contains("began the run"), "{cause}");
     let resumed = market.souk(&["train", "resume", &out]).done();
     assert_same(&resumed, &undisturbed);
     let runs = market.souk(&["train", "list"]).json();

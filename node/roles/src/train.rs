@@ -27,7 +27,7 @@ use souk_market::{AccountKey, Credits};
 pub use action::{Action, LeaseWish, Step};
 pub use event::{Event, LeaseEnd, LeaseEndReason, StepAnswer};
 pub use facts::{
-    Blame, Checkpoint, End, Fact, FactError, LossBits, Past, States, next_link, states_root,
+    Blame, Checkpoint, End, Fact, FactError, LossBits, Past, Payer, States, next_link, states_root,
 };
 use running::LeaseRun;
 

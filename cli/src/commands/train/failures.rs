@@ -78,6 +78,10 @@ pub fn from_run(error: TrainingRunError, out: &Path) -> Failure {
             let hint = "restore the files with which it began, or begin anew with another --out";
             Failure::new(Kind::Input, error, hint)
         }
+        error @ TrainingRunError::Payer { .. } => {
+            let hint = "give the --dir from which the run began, or begin anew with another --out";
+            Failure::new(Kind::State, error, hint)
+        }
         error @ TrainingRunError::Done => {
             let cause = format!("{error}; its result is {}", out.display());
             Failure::new(Kind::State, cause, "begin another one with another --out")

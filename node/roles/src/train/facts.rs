@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, Credits, JobId, Millis, Receipt};
+use souk_market::{AccountKey, Credits, JobId, MarketId, Millis, Receipt};
 use souk_memory::ContentId;
 
 use super::LOST_LEASES_MAX;
@@ -25,6 +25,15 @@ pub struct Checkpoint {
     pub position: u64,
     /// The states after these steps.
     pub states: States,
+}
+
+/// The account that pays for a run, and its market. Only this market knows the run's leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Payer {
+    /// The market in which the run buys leases.
+    pub market: MarketId,
+    /// The account that buys them.
+    pub account: AccountKey,
 }
 
 /// How a lease ended, as far as its provider is to blame.
@@ -72,6 +81,8 @@ pub enum Fact {
     Began {
         /// The hash of all that determines the result: the graph of a step, the data, the order.
         subject: ContentId,
+        /// The account that pays for it.
+        payer: Payer,
         /// How many steps the run must do.
         steps: u64,
         /// The states before the first step.
@@ -127,6 +138,8 @@ pub enum Fact {
 pub struct Past {
     /// The hash of all that determines the result.
     pub subject: ContentId,
+    /// The account that pays for it.
+    pub payer: Payer,
     /// How many steps the run must do.
     pub steps: u64,
     /// The caller's command, by which a later life can prepare the same run.
@@ -178,11 +191,10 @@ pub enum FactError {
 }
 
 impl Past {
-    /// Returns a run that begins.
-    #[must_use]
-    pub fn begin(subject: ContentId, steps: u64, states: States) -> Past {
+    fn begin(subject: ContentId, payer: Payer, steps: u64, states: States) -> Past {
         Past {
             subject,
+            payer,
             steps,
             command: String::new(),
             at: Millis(0),
@@ -210,6 +222,7 @@ impl Past {
         let mut facts = facts.into_iter();
         let Some(Fact::Began {
             subject,
+            payer,
             steps,
             states,
             command,
@@ -221,7 +234,7 @@ impl Past {
         let mut past = Past {
             command,
             at,
-            ..Past::begin(subject, steps, states)
+            ..Past::begin(subject, payer, steps, states)
         };
         facts.try_for_each(|fact| past.apply(fact))?;
         Ok(past)

@@ -175,6 +175,7 @@ fn a_root_names_each_state_and_not_their_order() {
 fn begin_short() -> TrainCore {
     let began = Fact::Began {
         subject: ContentId::for_content(b"subject"),
+        payer: world::PAYER,
         steps: 100,
         states: vec![("parameters".to_owned(), world::honest_state(0))],
         command: String::new(),

@@ -311,8 +311,8 @@ fn file_error(path: &Path) -> impl Fn(io::Error) -> RunJournalError + use<> {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{AccountKey, Credits, Millis};
-    use souk_roles::train::{Blame, End, LossBits, next_link};
+    use souk_market::{AccountKey, Credits, MarketId, Millis};
+    use souk_roles::train::{Blame, End, LossBits, Payer, next_link};
 
     use super::*;
 
@@ -335,6 +335,10 @@ mod tests {
         let link = next_link(subject(), 0, &losses, &second);
         let began = Fact::Began {
             subject: subject(),
+            payer: Payer {
+                market: MarketId([1; 32]),
+                account: AccountKey([2; 32]),
+            },
             steps: 3,
             states: first,
             command: "{}".to_owned(),

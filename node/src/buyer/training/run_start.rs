@@ -5,7 +5,7 @@
 
 use souk_market::{Credits, JobId, Millis};
 use souk_roles::job::attempt_id;
-use souk_roles::train::{Blame, Fact, Past, RunSpec, TrainCore};
+use souk_roles::train::{Blame, Fact, Past, Payer, RunSpec, TrainCore};
 
 use super::journal::{RunJournal, RunJournalError};
 use super::run::{TrainingEvent, TrainingResult, TrainingRun};
@@ -32,6 +32,13 @@ pub enum TrainingRunError {
     /// The model, the data or a setting is not that with which the run began.
     #[error("the model, the examples or the settings have changed since the run began")]
     Subject,
+    /// Another account of the market began the run, or one of another market. Only it can end the
+    /// run's leases and learn what they cost.
+    #[error("the account {} of the market {} began the run", .began.account, .began.market)]
+    Payer {
+        /// The account that pays for the run.
+        began: Payer,
+    },
     /// All its steps are done, and its result is written.
     #[error("all steps of this run are done")]
     Done,
@@ -69,11 +76,17 @@ impl TrainingRun<'_> {
     ) -> Result<TrainingResult, TrainingRunError> {
         let spec = self.spec();
         let subject = self.training.subject();
+        let trader = self.buyer.trader();
+        let payer = Payer {
+            market: trader.market(),
+            account: trader.account(),
+        };
         let (core, actions, states) = match journal.past().cloned() {
             None => {
                 let states = self.training.step.states.clone();
                 let began = Fact::Began {
                     subject,
+                    payer,
                     steps: self.training.settings.steps,
                     states: states
                         .iter()
@@ -88,6 +101,9 @@ impl TrainingRun<'_> {
             Some(past) => {
                 if past.subject != subject {
                     return Err(TrainingRunError::Subject);
+                }
+                if past.payer != payer {
+                    return Err(TrainingRunError::Payer { began: past.payer });
                 }
                 if RunJournal::is_finished(journal.folder(), &past) {
                     return Err(TrainingRunError::Done);

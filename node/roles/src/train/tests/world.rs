@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use souk_market::{AccountKey, Credits, JobId, Millis};
+use souk_market::{AccountKey, Credits, JobId, MarketId, Millis};
 use souk_memory::ContentId;
 
 use super::*;
@@ -23,6 +23,12 @@ pub enum Style {
     /// It leaves states out, or gives none of the right shape.
     Malformed,
 }
+
+/// The account that pays for each run.
+pub const PAYER: Payer = Payer {
+    market: MarketId([1; 32]),
+    account: AccountKey([2; 32]),
+};
 
 /// What a step costs, and what a lease holds for each step.
 const STEP_COST: u64 = 2;
@@ -112,6 +118,7 @@ impl World {
         let first = honest_state(0);
         let began = Fact::Began {
             subject: ContentId::for_content(b"subject"),
+            payer: PAYER,
             steps,
             states: named(first),
             command: String::new(),
