@@ -107,7 +107,8 @@ impl Endpoint {
         };
         let key = choice.key_file.as_ref().map(load).transpose()?;
         let upstream = Upstream::new(&choice.url, key, choice.ca_file.as_deref())?;
-        let endpoint = Endpoint::with_engine(&choice.model, TextSource::Http(upstream), slots)?;
+        let endpoint =
+            Endpoint::with_engine(&choice.model, TextSource::Http(Box::new(upstream)), slots)?;
         Ok(Endpoint {
             is_resold: choice.resold,
             ..endpoint

@@ -14,7 +14,7 @@ use super::upstream::{Chat, Upstream, UpstreamError};
 #[derive(Debug)]
 pub(super) enum TextSource {
     /// An inference engine with OpenAI's HTTP API.
-    Http(Upstream),
+    Http(Box<Upstream>),
     /// The decoder of this process.
     Own(Arc<dyn OwnEngine>),
 }

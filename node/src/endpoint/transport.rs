@@ -1,18 +1,22 @@
 //! Connects to the one origin of an inference engine: over plain TCP on this machine, or over TLS
 //! to any host. A certificate must be valid for the host, by the authorities that the system trusts
-//! or by those of a file that the provider's owner names.
+//! or by those of a file that the provider's owner names. Requests that follow each other share a
+//! connection.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Uri;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -20,9 +24,17 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tower_service::Service;
 
 /// How long an engine can take to accept a connection, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a connection can be idle before it is closed. Engines close idle connections after five
+/// seconds at the earliest, and a request must not meet such an end.
+const IDLE_MAX: Duration = Duration::from_secs(3);
+
+/// How many idle connections are kept.
+const IDLE_CONNECTIONS_MAX: usize = 16;
 
 /// The variable that names the file of trusted authorities in place of the system's own.
 const AUTHORITIES_VARIABLE: &str = "SSL_CERT_FILE";
@@ -79,7 +91,7 @@ pub enum AuthorityError {
 #[derive(Clone)]
 pub(super) struct Origin {
     /// The host and the port, as a `Host` header has them.
-    pub(super) authority: String,
+    authority: String,
     /// The name or address to connect to.
     name: String,
     port: u16,
@@ -179,35 +191,93 @@ impl Origin {
         self.tls.is_some()
     }
 
-    /// Opens a connection for one request.
-    pub(super) async fn connect(&self) -> io::Result<SendRequest<Full<Bytes>>> {
+    /// Returns scheme, host and port, as the URIs of requests begin.
+    pub(super) fn base_url(&self) -> String {
+        let scheme = if self.is_encrypted() { "https" } else { "http" };
+        format!("{scheme}://{}", self.authority)
+    }
+
+    /// Returns a client whose requests all go to this origin.
+    pub(super) fn into_client(self) -> Client<Origin, Full<Bytes>> {
+        Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_MAX)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+            .build(self)
+    }
+
+    async fn connect(self) -> io::Result<EngineStream> {
         let connecting = async {
             let socket = TcpStream::connect((self.name.as_str(), self.port)).await?;
             // Without it, a short request waits for the acknowledgement of the one before.
             let _ = socket.set_nodelay(true);
-            let Some(TlsClient { config, server }) = &self.tls else {
-                return begin_http(socket).await;
+            let Some(TlsClient { config, server }) = self.tls else {
+                return Ok(EngineStream(Box::pin(socket)));
             };
-            let connector = TlsConnector::from(config.clone());
-            let encrypted = connector.connect(server.clone(), socket).await?;
-            begin_http(encrypted).await
+            let encrypted = TlsConnector::from(config).connect(server, socket).await?;
+            Ok(EngineStream(Box::pin(encrypted)))
         };
         let connection = timeout(CONNECT_TIMEOUT, connecting).await;
         connection.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     }
 }
 
-async fn begin_http(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> io::Result<SendRequest<Full<Bytes>>> {
-    let handshake = http1::handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = handshake.map_err(io::Error::other)?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to the engine ended early");
-        }
-    });
-    Ok(sender)
+/// Connects to the origin, whatever a request's URI names.
+impl Service<Uri> for Origin {
+    type Response = TokioIo<EngineStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<EngineStream>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let connecting = self.clone().connect();
+        Box::pin(async { connecting.await.map(TokioIo::new) })
+    }
+}
+
+/// A stream of bytes in both directions.
+trait Duplex: AsyncRead + AsyncWrite + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Send> Duplex for S {}
+
+/// A connection to an engine, encrypted or not.
+pub(super) struct EngineStream(Pin<Box<dyn Duplex>>);
+
+impl AsyncRead for EngineStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for EngineStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.0.as_mut().poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_shutdown(context)
+    }
+}
+
+impl Connection for EngineStream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
 }
 
 /// Returns the settings of TLS 1.3 with the authorities in a file, or those of the system.

@@ -2,6 +2,7 @@
 //! are built from a list of fields: a buyer reaches nothing else of it. No redirect is followed, so
 //! the engine's key goes to that origin alone.
 
+use std::error::Error;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -9,8 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::client::legacy::{self, Client};
 use serde_json::{Map, Value, json};
 use souk_roles::lease::truncate_text;
 use souk_roles::tokens::text::{Message, Role, TextRequest};
@@ -27,14 +29,20 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// another provider.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
 
+/// How often a request is sent at most, if the engine closes its connections.
+const TRIES_MAX: u32 = 3;
+
 /// The most bytes of an answer that is no stream: a list of models, or an error.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// The address of an engine.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Upstream {
     url: String,
-    origin: Origin,
+    /// Scheme, host and port, as requests name them.
+    base: String,
+    is_encrypted: bool,
+    client: Client<Origin, Full<Bytes>>,
     /// The path before `/chat/completions`, without a slash at its end.
     path: String,
     key: Option<EngineKey>,
@@ -53,7 +61,7 @@ pub enum UpstreamError {
     },
     /// The connection broke.
     #[error("the connection to the engine broke: {0}")]
-    Broken(#[from] hyper::Error),
+    Broken(Box<dyn Error + Send + Sync>),
     /// It has no room now.
     #[error("the engine is busy: it answered {status}")]
     Busy {
@@ -100,9 +108,12 @@ impl Upstream {
     ) -> Result<Upstream, UrlFault> {
         let parsed: Uri = url.parse().map_err(|_| UrlFault::Syntax(url.to_owned()))?;
         let address = OriginAddress::read(url, &parsed)?;
+        let origin = address.into_origin(authorities)?;
         Ok(Upstream {
             url: url.to_owned(),
-            origin: address.into_origin(authorities)?,
+            base: origin.base_url(),
+            is_encrypted: origin.is_encrypted(),
+            client: origin.into_client(),
             path: parsed.path().trim_end_matches('/').to_owned(),
             key,
         })
@@ -116,7 +127,7 @@ impl Upstream {
 
     /// Returns whether the engine is a service on another machine.
     pub(super) fn is_elsewhere(&self) -> bool {
-        self.origin.is_encrypted()
+        self.is_encrypted
     }
 
     /// Returns the names of the models that the engine lists.
@@ -151,32 +162,27 @@ impl Upstream {
         })
     }
 
-    /// Sends one request on a connection of its own, and returns an answer of success.
+    /// Sends one request, and returns an answer of success.
     async fn send_request(
         &self,
         method: Method,
         path: &str,
         body: Option<String>,
     ) -> Result<Response<Incoming>, UpstreamError> {
-        let connecting = self.origin.connect().await;
-        let mut sender = connecting.map_err(|cause| UpstreamError::Connect {
-            url: self.url.clone(),
-            cause,
-        })?;
-        let mut request = Request::builder();
-        if let Some(key) = &self.key {
-            request = request.header(AUTHORIZATION, key.header());
-        }
-        let request = request
-            .method(method)
-            .uri(format!("{}{path}", self.path))
-            .header(HOST, &self.origin.authority)
-            .header(ACCEPT, "application/json, text/event-stream")
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body.unwrap_or_default())))
-            .expect("its parts were checked");
-        let sending = timeout(SILENCE_MAX, sender.send_request(request)).await;
-        let answer = sending.map_err(|_| UpstreamError::Silent(SILENCE_MAX))??;
+        let body = Bytes::from(body.unwrap_or_default());
+        let mut tries = 0;
+        let answer = loop {
+            tries += 1;
+            let request = self.build_request(&method, path, body.clone());
+            let sending = timeout(SILENCE_MAX, self.client.request(request)).await;
+            match sending.map_err(|_| UpstreamError::Silent(SILENCE_MAX))? {
+                Ok(answer) => break answer,
+                // The engine closed a connection that was idle. No answer has begun, and an engine
+                // that reads the same messages again changes nothing.
+                Err(error) if tries < TRIES_MAX && is_closed_early(&error) => {}
+                Err(error) => return Err(self.explain_failure(error)),
+            }
+        };
         let status = answer.status();
         if status.is_success() {
             return Ok(answer);
@@ -194,6 +200,65 @@ impl Upstream {
         };
         let message = truncate_text(hide_key(self.key.as_ref(), message));
         Err(UpstreamError::Refused { status, message })
+    }
+
+    fn build_request(&self, method: &Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
+        let mut request = Request::builder();
+        if let Some(key) = &self.key {
+            request = request.header(AUTHORIZATION, key.header());
+        }
+        request
+            .method(method)
+            .uri(format!("{}{}{path}", self.base, self.path))
+            .header(ACCEPT, "application/json, text/event-stream")
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .expect("its parts were checked")
+    }
+
+    fn explain_failure(&self, error: legacy::Error) -> UpstreamError {
+        if !error.is_connect() {
+            return UpstreamError::Broken(error.into());
+        }
+        let source = error.source().and_then(|it| it.downcast_ref::<io::Error>());
+        let cause = match source {
+            Some(cause) => io::Error::new(cause.kind(), cause.to_string()),
+            None => io::Error::other(error),
+        };
+        UpstreamError::Connect {
+            url: self.url.clone(),
+            cause,
+        }
+    }
+}
+
+/// Returns whether the engine closed the connection before it answered.
+fn is_closed_early(error: &legacy::Error) -> bool {
+    let Some(error) = error
+        .source()
+        .and_then(|it| it.downcast_ref::<hyper::Error>())
+    else {
+        return false;
+    };
+    let cause = error.source().and_then(|it| it.downcast_ref::<io::Error>());
+    let is_reset = cause.is_some_and(|cause| {
+        let kinds = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+        kinds.contains(&cause.kind())
+    });
+    is_reset || error.is_incomplete_message()
+}
+
+impl From<hyper::Error> for UpstreamError {
+    fn from(error: hyper::Error) -> UpstreamError {
+        UpstreamError::Broken(error.into())
+    }
+}
+
+impl std::fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upstream")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
     }
 }
 
@@ -299,9 +364,77 @@ async fn collect_body(mut body: Incoming) -> Result<Vec<u8>, UpstreamError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use souk_roles::tokens::text::AnswerText;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
 
     use super::*;
+
+    /// Serves lists of models, so many on each connection, which then closes without a word.
+    /// Returns the URL and the number of connections so far.
+    async fn serve_lists(lists_per_connection: u32) -> (String, Arc<AtomicU32>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let connections = Arc::new(AtomicU32::new(0));
+        let counted = connections.clone();
+        tokio::spawn(async move {
+            loop {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                counted.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(async move {
+                    for _ in 0..lists_per_connection {
+                        let mut head = Vec::new();
+                        while !head.ends_with(b"\r\n\r\n") {
+                            head.push(socket.read_u8().await?);
+                        }
+                        let list = r#"{"data":[{"id":"m"}]}"#;
+                        let length = list.len();
+                        let answer =
+                            format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{list}");
+                        socket.write_all(answer.as_bytes()).await?;
+                    }
+                    if lists_per_connection > 0 {
+                        // The next request is sent before its connection is closed.
+                        let _ = socket.read_u8().await;
+                    }
+                    io::Result::Ok(())
+                });
+            }
+        });
+        (url, connections)
+    }
+
+    #[tokio::test]
+    async fn requests_that_follow_each_other_share_a_connection() {
+        let (url, connections) = serve_lists(u32::MAX).await;
+        let engine = Upstream::new(&url, None, None).unwrap();
+        for _ in 0..5 {
+            assert_eq!(engine.fetch_models().await.unwrap(), ["m"]);
+        }
+        assert_eq!(connections.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_meets_the_end_of_its_connection_is_sent_again() {
+        let (url, connections) = serve_lists(1).await;
+        let engine = Upstream::new(&url, None, None).unwrap();
+        for _ in 0..5 {
+            assert_eq!(engine.fetch_models().await.unwrap(), ["m"]);
+        }
+        assert_eq!(connections.load(Ordering::Relaxed), 5);
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_only_closes_connections_is_broken() {
+        let (url, connections) = serve_lists(0).await;
+        let engine = Upstream::new(&url, None, None).unwrap();
+        let error = engine.fetch_models().await.unwrap_err();
+        assert!(matches!(error, UpstreamError::Broken(_)), "{error}");
+        assert!(connections.load(Ordering::Relaxed) <= TRIES_MAX);
+    }
 
     #[test]
     fn the_engine_sees_listed_fields_alone() {

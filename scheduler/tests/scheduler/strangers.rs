@@ -8,7 +8,7 @@ use souk_onnx::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 use souk_onnx::{Dimension, OperatorSetIdProto, TensorProto, ValueInfoProto, encode_model};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 
-const DIGITS: &[u8] = include_bytes!("../../testnet/models/digits/digits.onnx");
+const DIGITS: &[u8] = include_bytes!("../../../testnet/models/digits/digits.onnx");
 
 fn import(model: &ModelProto) -> Result<Graph, ImportError> {
     Graph::import(encode_model(model), &Bindings::with_assumed_extent(2))
