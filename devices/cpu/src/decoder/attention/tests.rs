@@ -152,10 +152,12 @@ fn rows_find_what_they_should_on_every_isa() {
     {
         let mut sequence = Sequence::new(heads, group, width, length);
         (sequence.limit, sequence.window) = (limit, window);
+        let parts = (0..length).flat_map(|row| (0..heads * group).map(move |head| (row, head)));
+        let exact: Vec<_> = parts.map(|(row, head)| sequence.exact(row, head)).collect();
         for isa in LaneIsa::all_supported() {
             let found = sequence.found(isa, &blocks(length));
-            for (at, part) in found.chunks(width).enumerate() {
-                let exact = sequence.exact(at / (heads * group), at % (heads * group));
+            assert_eq!(found.len(), exact.len() * width);
+            for (part, exact) in found.chunks(width).zip(&exact) {
                 for (found, exact) in part.iter().zip(exact) {
                     assert!(
                         (f64::from(*found) - exact).abs() < 1e-5,
