@@ -1,5 +1,4 @@
-//! The numbers of the log, each with its own type, so that code cannot confuse an index with a term
-//! or a time.
+//! Newtypes for replica ids, terms and incarnations, so that the compiler rejects a mix-up.
 
 use std::fmt;
 
@@ -38,6 +37,6 @@ impl fmt::Display for Term {
     }
 }
 
-/// The number of starts of a replica on its disk, so a later life has a larger number.
+/// How often the replica has started from its disk. It grows with each restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::number;
 use crate::operators::Operators;
-use crate::refused_nodes::RefusedNodes;
+use crate::refused_nodes::RefusedGraphNodes;
 use crate::text::Name;
 
 number! {
@@ -159,7 +159,7 @@ pub struct Resources {
     pub operators: Operators,
     /// Nodes that the device refused although it runs their operators.
     #[serde(default)]
-    pub refused: RefusedNodes,
+    pub refused: RefusedGraphNodes,
     /// Whether time and energy come from a model of the device and not from measurements.
     pub emulated: bool,
 }

@@ -117,7 +117,7 @@ pub use order::{Ask, Bid, Limit, SPOT_PRICES_MAX, Side, SpotPrice, Term, TimeInF
 pub use predicate::{BuyerFilter, EXCLUDED_MAX, Lack, Regions, Wants};
 pub use receipt::{Receipt, ReceiptBody, ReceiptFault};
 pub use refusal::{Quantity, Refusal};
-pub use refused_nodes::{RefusedNodes, TooManyNodes};
+pub use refused_nodes::{RefusedGraphNodes, TooManyNodes};
 pub use reputation::Reputation;
 pub use request::{Direction, MoneyRequest, PayoutLock};
 pub use rules::{

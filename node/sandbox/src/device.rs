@@ -27,7 +27,7 @@ use souk_folder::config::{DeviceChoice, ProviderFile};
 use souk_folder::limits::ProviderLimits;
 use souk_host::discover;
 use souk_market::{
-    Dtype, Features, KindCode, Name, RefusedNodes, Region, Resources, Slowness, Throughput,
+    Dtype, Features, KindCode, Name, RefusedGraphNodes, Region, Resources, Slowness, Throughput,
 };
 use souk_memory::{DType, Tensor};
 use souk_onnx::subgraph::Subgraph;
@@ -550,7 +550,7 @@ pub fn stated_resources(
             kernels::offered_features(choice, limits).0 | backends::stated_features(choice).0,
         ),
         operators: operators::offered_operators(choice, limits),
-        refused: RefusedNodes::default(),
+        refused: RefusedGraphNodes::default(),
         emulated: profile.emulated,
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use souk_folder::config::{self, DeviceChoice, FORMAT};
-use souk_market::RefusedNodes;
+use souk_market::RefusedGraphNodes;
 
 /// The file in the provider's folder.
 const FILE: &str = "refused.json";
@@ -18,7 +18,7 @@ const FILE: &str = "refused.json";
 pub(super) struct Refusals {
     /// The version of souk and the device.
     origin: String,
-    nodes: Mutex<RefusedNodes>,
+    nodes: Mutex<RefusedGraphNodes>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -27,7 +27,7 @@ struct RefusalFile {
     /// The version of souk and the device that it sold.
     #[serde(rename = "of")]
     origin: String,
-    nodes: RefusedNodes,
+    nodes: RefusedGraphNodes,
 }
 
 impl Refusals {
@@ -45,7 +45,7 @@ impl Refusals {
     }
 
     /// Returns the refusals that its asks state.
-    pub(super) fn refused_nodes(&self) -> RefusedNodes {
+    pub(super) fn refused_nodes(&self) -> RefusedGraphNodes {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         nodes.clone()
     }

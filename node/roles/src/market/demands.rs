@@ -52,7 +52,7 @@ pub struct Demands {
     pub features: Features,
     /// Operators of the model.
     pub operators: Operators,
-    /// Digests of the model's nodes, in order, as [`souk_market::RefusedNodes`] has them.
+    /// Digests of the model's nodes, in order, as [`souk_market::RefusedGraphNodes`] has them.
     pub nodes: Vec<u64>,
     /// Whether a device that runs only some of them will do, for others can run the rest.
     pub in_parts: bool,
