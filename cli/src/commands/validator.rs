@@ -282,10 +282,10 @@ fn of_declined(declined: &OrderRefusal) -> (Kind, &'static str) {
             Kind::State,
             "start those that are down, add a new one, or remove the dead one first",
         ),
-        OrderRefusal::Silent(_) | OrderRefusal::NotHandedOver { .. } => {
+        OrderRefusal::NotRunning(_) | OrderRefusal::NotHandedOver { .. } => {
             (Kind::Network, "`souk validator list` shows who runs")
         }
-        OrderRefusal::NoVoter(_) | OrderRefusal::Leads(_) => (
+        OrderRefusal::NotAVoter(_) | OrderRefusal::AlreadyLeader(_) => (
             Kind::State,
             "`souk validator list` shows who leads and who votes",
         ),

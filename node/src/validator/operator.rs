@@ -18,7 +18,9 @@ use souk_network::OpenError;
 use souk_network::protocols::market::{
     Answer, Member, Members, OrderRefusal, PROTOCOL, Request, Standing,
 };
-use souk_network::protocols::roster::{Body, Order, RosterRefusal, SignedOrder};
+use souk_network::protocols::roster::{
+    Body, MembershipOrder, RosterRefusal, SignedMembershipOrder,
+};
 use souk_network::wire::{self, WireError};
 use tokio::time::Instant;
 
@@ -174,7 +176,8 @@ impl Operator {
             Some(member) => member.raft_id,
             None => {
                 let address = address.to_owned();
-                self.send_order(Order::Admit { account, address }).await?
+                self.send_order(MembershipOrder::Admit { account, address })
+                    .await?
             }
         };
         self.wait_for_standing(raft_id, Standing::Voter, patience)
@@ -186,7 +189,7 @@ impl Operator {
         match self.find_member(raft_id).await?.standing {
             Standing::Removed => return Err(OrderError::Removed(raft_id)),
             Standing::Leaving => {}
-            _ => drop(self.send_order(Order::Remove { raft_id }).await?),
+            _ => drop(self.send_order(MembershipOrder::Remove { raft_id }).await?),
         }
         self.wait_for_standing(raft_id, Standing::Removed, patience)
             .await
@@ -195,13 +198,13 @@ impl Operator {
     /// Transfers the leadership to another validator.
     pub async fn transfer_leadership(&self, raft_id: u64) -> Result<u64, OrderError> {
         self.find_member(raft_id).await?;
-        self.send_order(Order::Lead { raft_id }).await
+        self.send_order(MembershipOrder::Lead { raft_id }).await
     }
 
     /// Fetches a backup from one validator.
     pub async fn download_backup(&self, raft_id: u64) -> Result<Bytes, OrderError> {
         let member = self.find_member(raft_id).await?;
-        let order = self.sign_order(Order::Backup { raft_id });
+        let order = self.sign_order(MembershipOrder::Backup { raft_id });
         let fetched = self.fetch_backup(&member, order).await;
         fetched.map_err(|cause| OrderError::Backup { raft_id, cause })
     }
@@ -209,7 +212,7 @@ impl Operator {
     async fn fetch_backup(
         &self,
         member: &Member,
-        order: SignedOrder,
+        order: SignedMembershipOrder,
     ) -> Result<Bytes, BackupFailure> {
         let peer = key::peer_of(&member.account.0).map_err(OpenError::from)?;
         let mut stream = self.broker.network().open_stream(peer, PROTOCOL).await?;
@@ -243,7 +246,7 @@ impl Operator {
     }
 
     /// Signs an order and brings it to the leader.
-    async fn send_order(&self, order: Order) -> Result<u64, OrderError> {
+    async fn send_order(&self, order: MembershipOrder) -> Result<u64, OrderError> {
         let request = Request::Order(self.sign_order(order.clone()));
         let deadline = Instant::now() + LEADER_PATIENCE;
         let mut unanswered = false;
@@ -276,19 +279,19 @@ impl Operator {
     }
 
     /// Returns the raft id of an order that took effect although its answer was lost.
-    async fn carried_out(&self, order: &Order) -> Result<u64, OrderError> {
+    async fn carried_out(&self, order: &MembershipOrder) -> Result<u64, OrderError> {
         match order {
-            Order::Admit { account, .. } => {
+            MembershipOrder::Admit { account, .. } => {
                 let members = self.broker.fetch_members().await?;
                 let member = members
                     .find_by_account(*account)
                     .ok_or(OrderError::NoLeader)?;
                 Ok(member.raft_id)
             }
-            Order::Remove { raft_id }
-            | Order::Lead { raft_id }
-            | Order::Begin { raft_id, .. }
-            | Order::Backup { raft_id } => Ok(*raft_id),
+            MembershipOrder::Remove { raft_id }
+            | MembershipOrder::Lead { raft_id }
+            | MembershipOrder::Begin { raft_id, .. }
+            | MembershipOrder::Backup { raft_id } => Ok(*raft_id),
         }
     }
 
@@ -321,7 +324,7 @@ impl Operator {
         }
     }
 
-    fn sign_order(&self, order: Order) -> SignedOrder {
+    fn sign_order(&self, order: MembershipOrder) -> SignedMembershipOrder {
         let body = Body {
             market: self.market,
             signer: self.account(),
@@ -329,7 +332,7 @@ impl Operator {
             expires: Millis(unix_ms() + EXPIRY_MS),
             order,
         };
-        SignedOrder::sign(body, self.key.signing_key())
+        SignedMembershipOrder::sign(body, self.key.signing_key())
     }
 }
 

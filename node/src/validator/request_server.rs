@@ -27,7 +27,7 @@ use souk_network::protocols::market::{
     Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status, TimedAnswer,
     TreeHeads,
 };
-use souk_network::protocols::roster::SignedOrder;
+use souk_network::protocols::roster::SignedMembershipOrder;
 use souk_network::wire::{self, Intake, WireError};
 use souk_network::{Network, RateLimit};
 use souk_proof::note::TreeNote;
@@ -148,7 +148,11 @@ impl SharedState {
         }
     }
 
-    async fn send_backup(&self, order: &SignedOrder, stream: &mut Stream) -> Result<(), WireError> {
+    async fn send_backup(
+        &self,
+        order: &SignedMembershipOrder,
+        stream: &mut Stream,
+    ) -> Result<(), WireError> {
         if !self.admits_backup(order, unix_ms()).await {
             let refused = "only the operator or this validator's own key gets a backup of it";
             return wire::send(stream, &Answer::Invalid(refused.to_owned())).await;

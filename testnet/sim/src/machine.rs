@@ -16,7 +16,7 @@ use souk_market::{
     Millis, Signature, SignedBatch, SigningKey, VerifiedBatch,
 };
 use souk_roles::market::market_protocol::{Answer, Request};
-use souk_roles::market::roster::{Roster, SignedOrder};
+use souk_roles::market::roster::{Roster, SignedMembershipOrder};
 pub use souk_roles::validator::exchange::BatchResult;
 use souk_roles::validator::exchange::{ExchangeMachine, LogCommand, Watch};
 use souk_roles::validator::questions::{self, AnsweringMachine};
@@ -45,7 +45,7 @@ pub struct Decoding {
     /// The batch, with an unverified author.
     pub batch: Result<VerifiedBatch, BatchFault>,
     /// The order about validators, if the command is one.
-    pub order: Option<SignedOrder>,
+    pub order: Option<SignedMembershipOrder>,
     /// Whether the command's account signed it.
     pub authentic: bool,
 }
@@ -72,7 +72,7 @@ impl DecodingCache {
 
 impl Decoding {
     fn from_command(command: &[u8]) -> Self {
-        let order = SignedOrder::decode(command).and_then(Result::ok);
+        let order = SignedMembershipOrder::decode(command).and_then(Result::ok);
         let signed = SignedBatch::decode(command);
         let authentic = match &order {
             Some(order) => order.verify().is_ok(),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::Proposal;
 use souk_market::{AccountKey, Millis};
-use souk_roles::market::roster::{Order, Roster};
+use souk_roles::market::roster::{MembershipOrder, Roster};
 use souk_roles::validator::event::Event as CoreEvent;
 use souk_roles::validator::steps::{Group, Step};
 
@@ -70,19 +70,19 @@ impl World {
 
     /// Returns the next order. Operators admit machines in the order of their ids, so that each
     /// gets its own.
-    fn next_order(&self, roster: &Roster) -> Option<Order> {
+    fn next_order(&self, roster: &Roster) -> Option<MembershipOrder> {
         let unknown = |id: &u64| !roster.entries().contains_key(id);
         if let Some(raft_id) = (1..self.next_id).find(unknown) {
-            return Some(Order::Admit {
+            return Some(MembershipOrder::Admit {
                 account: AccountKey::from(&operators::validator_key(raft_id)),
                 address: format!("validator {raft_id}"),
             });
         }
         let gone = roster.staying_ids().find(|id| !self.is_id_in_use(*id))?;
-        Some(Order::Remove { raft_id: gone })
+        Some(MembershipOrder::Remove { raft_id: gone })
     }
 
-    fn give_order(&mut self, leader: usize, order: &Order) {
+    fn give_order(&mut self, leader: usize, order: &MembershipOrder) {
         let market = self.genesis().market_id();
         let expires = Millis(EPOCH_MS + self.now + ORDER_MS);
         let signed = operators::sign_order(market, order, self.now, expires);

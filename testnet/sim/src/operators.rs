@@ -5,7 +5,7 @@ use souk_market::{
     Acceptance, AccountKey, ClassRules, Command, Credits, Founder, Genesis, MarketId, Millis, Name,
     Price, Refusal, RequestId, Rule, Setting, SigningKey, Units,
 };
-use souk_roles::market::roster::{Body, Order, SignedOrder};
+use souk_roles::market::roster::{Body, MembershipOrder, SignedMembershipOrder};
 
 use super::random::Random;
 use super::resources::{device_resources, key, push};
@@ -39,10 +39,10 @@ pub fn found_validators(genesis: &mut Genesis, count: usize) {
 /// Returns enough operators' signatures under an order about the validators.
 pub fn sign_order(
     market: MarketId,
-    order: &Order,
+    order: &MembershipOrder,
     number: u64,
     expires: Millis,
-) -> Vec<SignedOrder> {
+) -> Vec<SignedMembershipOrder> {
     let signed = |operator| {
         let key = signing_key(operator);
         let body = Body {
@@ -52,7 +52,7 @@ pub fn sign_order(
             expires,
             order: order.clone(),
         };
-        SignedOrder::sign(body, &key)
+        SignedMembershipOrder::sign(body, &key)
     };
     (0..NEEDED as usize).map(signed).collect()
 }

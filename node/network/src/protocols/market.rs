@@ -20,7 +20,7 @@ mod tests {
     use souk_node_testing::fuzzed;
 
     use super::*;
-    use crate::protocols::roster::{Body, Order, SignedOrder};
+    use crate::protocols::roster::{Body, MembershipOrder, SignedMembershipOrder};
 
     #[test]
     fn damaged_questions_and_answers_do_no_harm() {
@@ -48,13 +48,13 @@ mod tests {
             signer: AccountKey([1; 32]),
             number: 1,
             expires: Millis(1_000),
-            order: Order::Admit {
+            order: MembershipOrder::Admit {
                 account: AccountKey([2; 32]),
                 address: "/ip4/127.0.0.1/tcp/4001".to_owned(),
             },
         };
         let signature = Signature([3; 64]);
-        fuzzed::try_messages(18, &[SignedOrder { body, signature }]);
+        fuzzed::try_messages(18, &[SignedMembershipOrder { body, signature }]);
     }
 
     #[test]

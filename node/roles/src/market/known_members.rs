@@ -131,7 +131,7 @@ mod tests {
     use souk_market::{Founder, Millis, SigningKey};
 
     use super::*;
-    use crate::market::roster::{Body, Order, SignedOrder};
+    use crate::market::roster::{Body, MembershipOrder, SignedMembershipOrder};
 
     const OPERATOR: u8 = 100;
     const LIAR: u8 = 66;
@@ -155,7 +155,7 @@ mod tests {
         genesis
     }
 
-    fn signed(by: u8, order: Order) -> SignedOrder {
+    fn signed(by: u8, order: MembershipOrder) -> SignedMembershipOrder {
         let body = Body {
             market: genesis().market_id(),
             signer: account(by),
@@ -163,21 +163,21 @@ mod tests {
             expires: Millis(1),
             order,
         };
-        SignedOrder::sign(body, &key(by))
+        SignedMembershipOrder::sign(body, &key(by))
     }
 
-    fn admit(number: u8, by: u8) -> SignedOrder {
+    fn admit(number: u8, by: u8) -> SignedMembershipOrder {
         let address = "elsewhere".into();
         let account = account(number);
-        signed(by, Order::Admit { account, address })
+        signed(by, MembershipOrder::Admit { account, address })
     }
 
-    fn begin(raft_id: u64, by: u8) -> SignedOrder {
+    fn begin(raft_id: u64, by: u8) -> SignedMembershipOrder {
         let address = format!("validator {raft_id}");
         let speaks = 1;
         signed(
             by,
-            Order::Begin {
+            MembershipOrder::Begin {
                 raft_id,
                 address,
                 speaks,
@@ -185,8 +185,8 @@ mod tests {
         )
     }
 
-    fn remove(raft_id: u64, by: u8) -> SignedOrder {
-        signed(by, Order::Remove { raft_id })
+    fn remove(raft_id: u64, by: u8) -> SignedMembershipOrder {
+        signed(by, MembershipOrder::Remove { raft_id })
     }
 
     fn member(raft_id: u64, of: u8, standing: Standing) -> Member {
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    fn answer(validators: Vec<Member>, orders: Vec<SignedOrder>) -> Members {
+    fn answer(validators: Vec<Member>, orders: Vec<SignedMembershipOrder>) -> Members {
         Members {
             answered_by: 1,
             leader: 1,

@@ -11,7 +11,7 @@ use souk_market::{
 use souk_proof::receipt_proof::SettlementRecord;
 
 use super::demands::{Choice, Demands};
-use super::roster::{RosterRefusal, SignedOrder};
+use super::roster::{RosterRefusal, SignedMembershipOrder};
 use super::statement::{LogPlace, Statement};
 use crate::lease::Contact;
 
@@ -57,9 +57,9 @@ pub enum Request {
     /// Return the validators and the progress of each.
     Members,
     /// Carry out an order about the validators; only the leader does.
-    Order(SignedOrder),
+    Order(SignedMembershipOrder),
     /// Send a backup of the state: an [`Answer::Backup`], then its bytes in frames.
-    Backup(SignedOrder),
+    Backup(SignedMembershipOrder),
     /// Return the asks that suit a buyer, the cheapest of each class.
     Choose(Box<Demands>),
     /// Return every lease of these jobs that an account bought, closed ones included.
@@ -345,13 +345,13 @@ pub enum OrderRefusal {
     },
     /// The validator has no vote.
     #[error("validator {0} has no vote, so it can't lead")]
-    NoVoter(u64),
+    NotAVoter(u64),
     /// The validator leads already.
     #[error("validator {0} leads already")]
-    Leads(u64),
+    AlreadyLeader(u64),
     /// The leader has not heard from the validator.
     #[error("validator {0} does not run, so it can't lead")]
-    Silent(u64),
+    NotRunning(u64),
     /// The log has the order, but the validator did not become leader in time.
     #[error("validator {raft_id} does not lead yet: {cause}")]
     NotHandedOver {
@@ -374,7 +374,7 @@ pub struct Members {
     /// The present and past validators, by raft id.
     pub validators: Vec<Member>,
     /// The signed orders that prove the list, so that you need not trust a single validator.
-    pub orders: Vec<SignedOrder>,
+    pub orders: Vec<SignedMembershipOrder>,
 }
 
 impl Members {

@@ -32,7 +32,7 @@ const ADDRESS_BYTES_MAX: usize = 256;
 
 /// An order about the validators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
+pub enum MembershipOrder {
     /// A new validator joins. The operators sign it.
     Admit {
         /// The validator's key.
@@ -80,12 +80,12 @@ pub struct Body {
     /// The log time from which it is void.
     pub expires: Millis,
     /// The order that the signer gives.
-    pub order: Order,
+    pub order: MembershipOrder,
 }
 
 /// An order with its signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SignedOrder {
+pub struct SignedMembershipOrder {
     /// The signed content.
     pub body: Body,
     /// The signer's ed25519 signature.
@@ -106,11 +106,11 @@ pub struct RosterEntry {
     /// The latest version of the market's rules that it claims to support; 0 before it began.
     pub speaks: u16,
     /// The operators' orders that admitted it; none for a founder, whom the genesis names.
-    pub admission: Vec<SignedOrder>,
+    pub admission: Vec<SignedMembershipOrder>,
     /// The operators' orders that removed it.
-    pub removal: Vec<SignedOrder>,
+    pub removal: Vec<SignedMembershipOrder>,
     /// Its own order that it has begun, which binds its raft id to its key and address.
-    pub beginning: Option<SignedOrder>,
+    pub beginning: Option<SignedMembershipOrder>,
     /// The number of its last order.
     number: u64,
 }
@@ -190,8 +190,8 @@ pub const ORDERS_MAX: usize = 16;
 /// An order that too few operators have signed yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct AwaitedOrder {
-    order: Order,
-    given: Vec<SignedOrder>,
+    order: MembershipOrder,
+    given: Vec<SignedMembershipOrder>,
     until: Millis,
 }
 
@@ -208,11 +208,11 @@ pub struct Roster {
     entries: BTreeMap<u64, RosterEntry>,
 }
 
-impl SignedOrder {
+impl SignedMembershipOrder {
     /// Signs an order with the key of `body.signer`.
-    pub fn sign(body: Body, key: &SigningKey) -> SignedOrder {
+    pub fn sign(body: Body, key: &SigningKey) -> SignedMembershipOrder {
         let signature = Signature(key.sign(&signed_bytes(&body)).to_bytes());
-        SignedOrder { body, signature }
+        SignedMembershipOrder { body, signature }
     }
 
     /// Checks strictly that the signature is the signer's.
@@ -234,7 +234,7 @@ impl SignedOrder {
     }
 
     /// Decodes a command of the log; returns none if it is no order.
-    pub fn decode(command: &[u8]) -> Option<Result<SignedOrder, postcard::Error>> {
+    pub fn decode(command: &[u8]) -> Option<Result<SignedMembershipOrder, postcard::Error>> {
         let body = command.strip_prefix(MAGIC)?;
         Some(postcard::from_bytes(body))
     }
@@ -287,7 +287,11 @@ impl Roster {
     }
 
     /// Applies an order and returns the raft id that it concerns.
-    pub fn apply_order(&mut self, now: Millis, signed: &SignedOrder) -> Result<u64, RosterRefusal> {
+    pub fn apply_order(
+        &mut self,
+        now: Millis,
+        signed: &SignedMembershipOrder,
+    ) -> Result<u64, RosterRefusal> {
         let body = &signed.body;
         signed.verify()?;
         if body.market != self.market {
@@ -298,19 +302,19 @@ impl Roster {
             return Err(RosterRefusal::Expired { expires, now });
         }
         match &body.order {
-            Order::Begin {
+            MembershipOrder::Begin {
                 raft_id,
                 address,
                 speaks,
             } => self.begin_validator(signed, *raft_id, address, *speaks),
-            Order::Backup { .. } => Err(RosterRefusal::NotForTheLog),
+            MembershipOrder::Backup { .. } => Err(RosterRefusal::NotForTheLog),
             _ => self.apply_operator_order(now, signed),
         }
     }
 
     /// Returns whether enough operators have signed `order`.
-    pub fn is_ordered(&self, order: &Order, orders: &[SignedOrder]) -> bool {
-        let signs = |signed: &&SignedOrder| {
+    pub fn is_ordered(&self, order: &MembershipOrder, orders: &[SignedMembershipOrder]) -> bool {
+        let signs = |signed: &&SignedMembershipOrder| {
             let body = &signed.body;
             body.market == self.market
                 && body.order == *order
@@ -322,17 +326,17 @@ impl Roster {
     }
 
     /// Returns whether the operators signed the removal of a validator.
-    pub fn proves_removal(&self, raft_id: u64, orders: &[SignedOrder]) -> bool {
-        self.is_ordered(&Order::Remove { raft_id }, orders)
+    pub fn proves_removal(&self, raft_id: u64, orders: &[SignedMembershipOrder]) -> bool {
+        self.is_ordered(&MembershipOrder::Remove { raft_id }, orders)
     }
 
     /// Returns whether the operators signed the admission of a key.
-    pub fn proves_admission(&self, account: AccountKey, orders: &[SignedOrder]) -> bool {
-        let admits = |signed: &&SignedOrder| match &signed.body.order {
-            Order::Admit { account: of, .. } => *of == account,
+    pub fn proves_admission(&self, account: AccountKey, orders: &[SignedMembershipOrder]) -> bool {
+        let admits = |signed: &&SignedMembershipOrder| match &signed.body.order {
+            MembershipOrder::Admit { account: of, .. } => *of == account,
             _ => false,
         };
-        let orders: Vec<SignedOrder> = orders.iter().filter(admits).cloned().collect();
+        let orders: Vec<SignedMembershipOrder> = orders.iter().filter(admits).cloned().collect();
         let mut wanted = orders.iter().map(|signed| &signed.body.order);
         wanted.any(|order| self.is_ordered(order, &orders))
     }
@@ -343,17 +347,17 @@ impl Roster {
         &self,
         raft_id: u64,
         account: AccountKey,
-        orders: &'a [SignedOrder],
+        orders: &'a [SignedMembershipOrder],
     ) -> Option<&'a str> {
-        let address = |signed: &'a SignedOrder| match &signed.body.order {
-            Order::Begin {
+        let address = |signed: &'a SignedMembershipOrder| match &signed.body.order {
+            MembershipOrder::Begin {
                 raft_id: id,
                 address,
                 ..
             } if *id == raft_id => Some((signed, address.as_str())),
             _ => None,
         };
-        let holds = |(signed, _): &(&SignedOrder, &str)| {
+        let holds = |(signed, _): &(&SignedMembershipOrder, &str)| {
             let body = &signed.body;
             body.market == self.market && body.signer == account && signed.verify().is_ok()
         };
@@ -363,7 +367,7 @@ impl Roster {
     }
 
     /// Returns all signed orders that made the roster.
-    pub fn orders(&self) -> impl Iterator<Item = &SignedOrder> {
+    pub fn orders(&self) -> impl Iterator<Item = &SignedMembershipOrder> {
         let entries = self.entries.values();
         entries.flat_map(|entry| {
             let operators = entry.admission.iter().chain(&entry.removal);
@@ -371,21 +375,30 @@ impl Roster {
         })
     }
 
+    /// Checks the facts about an operator's order that no later entry of the log can change, so
+    /// that a refused order need not enter the log: its market, its signer and its number.
+    pub fn check_operator_order(&self, body: &Body) -> Result<(), RosterRefusal> {
+        if body.market != self.market {
+            return Err(RosterRefusal::Market(body.market));
+        }
+        if !self.is_operator(body.signer) {
+            return Err(RosterRefusal::Operator(body.signer));
+        }
+        let last = self.numbers.get(&body.signer).copied().unwrap_or(0);
+        check_newer(body.number, last)
+    }
+
     fn apply_operator_order(
         &mut self,
         now: Millis,
-        signed: &SignedOrder,
+        signed: &SignedMembershipOrder,
     ) -> Result<u64, RosterRefusal> {
         let (body, order) = (&signed.body, &signed.body.order);
         let signer = body.signer;
-        if !self.is_operator(signer) {
-            return Err(RosterRefusal::Operator(signer));
-        }
-        let last = self.numbers.get(&signer).copied().unwrap_or(0);
-        check_newer(body.number, last)?;
+        self.check_operator_order(body)?;
         // A change of leader harms no one, so one operator may order it.
         let orders = match order {
-            Order::Lead { .. } => Vec::new(),
+            MembershipOrder::Lead { .. } => Vec::new(),
             _ => match self.approve_order(now, signed) {
                 Ok(orders) => orders,
                 Err(awaits) => {
@@ -395,10 +408,14 @@ impl Roster {
             },
         };
         let raft_id = match order {
-            Order::Admit { account, address } => self.admit_validator(*account, address, orders)?,
-            Order::Remove { raft_id } => self.remove(*raft_id, orders)?,
-            Order::Lead { raft_id } => self.staying_seat(*raft_id).map(|_| *raft_id)?,
-            Order::Begin { .. } | Order::Backup { .. } => unreachable!("told apart by the caller"),
+            MembershipOrder::Admit { account, address } => {
+                self.admit_validator(*account, address, orders)?
+            }
+            MembershipOrder::Remove { raft_id } => self.remove(*raft_id, orders)?,
+            MembershipOrder::Lead { raft_id } => self.staying_seat(*raft_id).map(|_| *raft_id)?,
+            MembershipOrder::Begin { .. } | MembershipOrder::Backup { .. } => {
+                unreachable!("told apart by the caller")
+            }
         };
         self.numbers.insert(signer, body.number);
         Ok(raft_id)
@@ -408,8 +425,8 @@ impl Roster {
     fn approve_order(
         &mut self,
         now: Millis,
-        signed: &SignedOrder,
-    ) -> Result<Vec<SignedOrder>, RosterRefusal> {
+        signed: &SignedMembershipOrder,
+    ) -> Result<Vec<SignedMembershipOrder>, RosterRefusal> {
         let needed = self.operators_needed;
         if needed <= 1 {
             return Ok(vec![signed.clone()]);
@@ -429,7 +446,7 @@ impl Roster {
             });
         }
         let given = &mut self.awaited[at].given;
-        let is_same = |one: &SignedOrder| one.body.signer == signed.body.signer;
+        let is_same = |one: &SignedMembershipOrder| one.body.signer == signed.body.signer;
         if !given.iter().any(is_same) {
             given.push(signed.clone());
         }
@@ -444,7 +461,7 @@ impl Roster {
         &mut self,
         account: AccountKey,
         address: &str,
-        orders: Vec<SignedOrder>,
+        orders: Vec<SignedMembershipOrder>,
     ) -> Result<u64, RosterRefusal> {
         check_address(address)?;
         if let Some((raft_id, _)) = self.find_entry(account) {
@@ -459,7 +476,11 @@ impl Roster {
         Ok(raft_id)
     }
 
-    fn remove(&mut self, raft_id: u64, orders: Vec<SignedOrder>) -> Result<u64, RosterRefusal> {
+    fn remove(
+        &mut self,
+        raft_id: u64,
+        orders: Vec<SignedMembershipOrder>,
+    ) -> Result<u64, RosterRefusal> {
         self.staying_seat(raft_id)?;
         if self.staying_ids().count() == 1 {
             return Err(RosterRefusal::Last(raft_id));
@@ -472,7 +493,7 @@ impl Roster {
 
     fn begin_validator(
         &mut self,
-        signed: &SignedOrder,
+        signed: &SignedMembershipOrder,
         raft_id: u64,
         address: &str,
         speaks: u16,

@@ -14,7 +14,7 @@ use souk_market::{
 use souk_memory::ContentId;
 
 use super::vouchers;
-use crate::market::roster::{Roster, RosterRefusal, SignedOrder};
+use crate::market::roster::{Roster, RosterRefusal, SignedMembershipOrder};
 
 /// The prefix of a state's bytes: name and layout version.
 const MAGIC: &[u8; 8] = b"soukMKT5";
@@ -167,7 +167,7 @@ pub enum LogCommand {
     /// A batch that its account signed.
     Batch(VerifiedBatch),
     /// An order that an operator or a validator signed. The roster decides its result.
-    Order(SignedOrder),
+    Order(SignedMembershipOrder),
 }
 
 /// The bytes are not a signed order.
@@ -178,12 +178,12 @@ struct NoOrder(#[source] postcard::Error);
 /// A decoded command.
 enum DecodedCommand {
     Batch(SignedBatch),
-    Order(SignedOrder),
+    Order(SignedMembershipOrder),
 }
 
 fn read(command: &[u8]) -> Result<DecodedCommand, CommandFault> {
     let forged = |cause: Box<dyn std::error::Error + Send + Sync>| CommandFault { cause };
-    match SignedOrder::decode(command) {
+    match SignedMembershipOrder::decode(command) {
         Some(Ok(order)) => match order.verify() {
             Ok(()) => Ok(DecodedCommand::Order(order)),
             Err(refusal) => Err(forged(Box::new(refusal))),
@@ -363,7 +363,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::market::roster::{Body, Order};
+    use crate::market::roster::{Body, MembershipOrder};
 
     struct Nobody;
 
@@ -451,9 +451,9 @@ mod tests {
             signer: AccountKey::from(&key),
             number: 1,
             expires: Millis(1),
-            order: Order::Remove { raft_id: 1 },
+            order: MembershipOrder::Remove { raft_id: 1 },
         };
-        SignedOrder::sign(body, &key).encode()
+        SignedMembershipOrder::sign(body, &key).encode()
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! Chooses the next change of raft's members that brings them closer to the roster, the list of
-//! those that should be validators. The leader calls it again and again, and it never leaves too
-//! few running voters.
+//! Chooses the next change of raft's members, one at a time, until they equal the roster (the list
+//! of the validators that should be members). The leader calls it again and again. No change leaves
+//! fewer running voters than a quorum needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::{MemberChange, PeerProgress, Status};
 
-/// The most entries that a learner can lack when it gets its vote.
+/// The maximum number of committed entries that a learner can lack when it gets its vote.
 const BEHIND_MAX: u64 = 64;
 
 /// The group as its leader sees it.
@@ -15,7 +15,7 @@ const BEHIND_MAX: u64 = 64;
 pub struct Group {
     /// The leader itself.
     pub leader: u64,
-    /// The last entry on a quorum.
+    /// The index of the last entry that a quorum has.
     pub commit: u64,
     /// The members with a vote.
     pub voters: BTreeSet<u64>,
@@ -23,8 +23,17 @@ pub struct Group {
     pub learners: BTreeSet<u64>,
     /// Whether a change is under way.
     pub changing: bool,
-    /// For each other member its last entry, and whether the leader lately heard from it.
-    pub others: BTreeMap<u64, (u64, bool)>,
+    /// The progress of the other members, by id.
+    pub others: BTreeMap<u64, MemberProgress>,
+}
+
+/// Progress of a member, as the leader sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberProgress {
+    /// The index of the last entry of the log that it has; 0 if it has none.
+    pub replicated_index: u64,
+    /// Whether the leader lately heard from it.
+    pub active: bool,
 }
 
 /// One change that the leader must make next.
@@ -51,36 +60,42 @@ impl Group {
     pub fn from_status(status: &Status) -> Group {
         let members = &status.members;
         let set = |ids: &[u64]| ids.iter().copied().collect::<BTreeSet<u64>>();
-        let known = |peer: &PeerProgress| (peer.id.get(), (peer.reached.0, peer.active));
+        let progress = |peer: &PeerProgress| {
+            let progress = MemberProgress {
+                replicated_index: peer.reached.0,
+                active: peer.active,
+            };
+            (peer.id.get(), progress)
+        };
         Group {
             leader: status.id.get(),
             commit: status.commit.0,
             voters: set(members.get_voters()),
             learners: set(members.get_learners()),
             changing: !members.get_voters_outgoing().is_empty(),
-            others: status.peers.iter().map(known).collect(),
+            others: status.peers.iter().map(progress).collect(),
         }
     }
 
     /// Returns whether the leader lately heard from a validator.
     pub fn is_running(&self, id: u64) -> bool {
-        id == self.leader || self.others.get(&id).is_some_and(|(_, active)| *active)
+        id == self.leader || self.others.get(&id).is_some_and(|other| other.active)
     }
 
     /// Checks that enough running voters would remain without `id`.
-    pub fn goes_on_without(&self, id: u64) -> Result<(), NoQuorum> {
-        let left = self.voters.iter().filter(|voter| **voter != id);
-        let needed = left.clone().count() / 2 + 1;
-        let running = left.filter(|voter| self.is_running(**voter)).count();
+    pub fn check_quorum_without(&self, id: u64) -> Result<(), NoQuorum> {
+        let remaining = self.voters.iter().filter(|voter| **voter != id);
+        let needed = remaining.clone().count() / 2 + 1;
+        let running = remaining.filter(|voter| self.is_running(**voter)).count();
         match running >= needed || !self.voters.contains(&id) {
             true => Ok(()),
             false => Err(NoQuorum { running, needed }),
         }
     }
 
-    /// Returns the next step towards the members in `wanted`; none if there is none or it must
-    /// wait. A validator that has not `begun` gets no vote: if its disk were lost, nobody would
-    /// know that there was one.
+    /// Returns the next step towards the members in `wanted`; none if they are the members already
+    /// or the step must wait. Only a validator in `begun`, whose start the log records, gets a
+    /// vote: otherwise nobody would notice if it lost its disk.
     pub fn next_step(&self, wanted: &BTreeSet<u64>, begun: &BTreeSet<u64>) -> Option<Step> {
         if self.changing {
             return None;
@@ -100,7 +115,7 @@ impl Group {
             return Some(Step::Change(MemberChange::Promote(replica_id(*learner))));
         }
         let leaver = unwanted(&self.voters)?;
-        self.goes_on_without(leaver).ok()?;
+        self.check_quorum_without(leaver).ok()?;
         match leaver == self.leader {
             true => self
                 .find_successor(wanted)
@@ -112,17 +127,19 @@ impl Group {
 
     fn caught_up(&self, learner: u64) -> bool {
         let progress = self.others.get(&learner);
-        // One that has nothing yet has reached 0.
-        progress.is_some_and(|(reached, active)| {
-            *active && *reached > 0 && reached + BEHIND_MAX >= self.commit
+        progress.is_some_and(|progress| {
+            // The index of a learner that has received nothing yet is 0.
+            let index = progress.replicated_index;
+            progress.active && index > 0 && index + BEHIND_MAX >= self.commit
         })
     }
 
-    /// Returns the running voter, other than the leader, that has the most of the log.
+    /// Returns the running voter, other than the leader, whose log reaches furthest.
     fn find_successor(&self, wanted: &BTreeSet<u64>) -> Option<u64> {
         let able = |id: &&u64| **id != self.leader && wanted.contains(id) && self.is_running(**id);
-        let reached = |id: &&u64| self.others.get(id).map(|(reached, _)| *reached);
-        self.voters.iter().filter(able).max_by_key(reached).copied()
+        let replicated_index = |id: &&u64| self.others.get(id).map(|it| it.replicated_index);
+        let able = self.voters.iter().filter(able);
+        able.max_by_key(replicated_index).copied()
     }
 }
 
@@ -134,7 +151,7 @@ fn replica_id(id: u64) -> ReplicaId {
 mod tests {
     use super::*;
 
-    /// Validator 1 leads; each other has reached so much, and runs or not.
+    /// Validator 1 leads. `others` lists the id, the replicated index and the activity of each.
     fn group(voters: &[u64], learners: &[u64], others: &[(u64, u64, bool)]) -> Group {
         Group {
             leader: 1,
@@ -142,10 +159,7 @@ mod tests {
             voters: voters.iter().copied().collect(),
             learners: learners.iter().copied().collect(),
             changing: false,
-            others: others
-                .iter()
-                .map(|(id, n, runs)| (*id, (*n, *runs)))
-                .collect(),
+            others: others.iter().copied().map(progress).collect(),
         }
     }
 
@@ -153,10 +167,18 @@ mod tests {
         ids.iter().copied().collect()
     }
 
+    fn progress((id, replicated_index, active): (u64, u64, bool)) -> (u64, MemberProgress) {
+        let progress = MemberProgress {
+            replicated_index,
+            active,
+        };
+        (id, progress)
+    }
+
     const BOTH: [(u64, u64, bool); 2] = [(2, 1_000, true), (3, 990, true)];
 
     #[test]
-    fn nothing_is_done_where_all_is_as_wanted() {
+    fn wanted_members_need_no_step() {
         let group = group(&[1, 2, 3], &[], &BOTH);
         assert_eq!(
             group.next_step(&wanted(&[1, 2, 3]), &wanted(&[1, 2, 3])),
@@ -173,17 +195,17 @@ mod tests {
             Some(Step::Change(MemberChange::AddLearner(replica_id(4))))
         );
         group.learners.insert(4);
-        group.others.insert(4, (0, true));
+        group.others.extend([progress((4, 0, true))]);
         assert_eq!(group.next_step(&wanted, &begun), None, "it has nothing yet");
-        group.others.insert(4, (900, true));
+        group.others.extend([progress((4, 900, true))]);
         assert_eq!(
             group.next_step(&wanted, &begun),
             None,
             "it lacks 100 entries"
         );
-        group.others.insert(4, (960, false));
+        group.others.extend([progress((4, 960, false))]);
         assert_eq!(group.next_step(&wanted, &begun), None, "it went away");
-        group.others.insert(4, (960, true));
+        group.others.extend([progress((4, 960, true))]);
         assert_eq!(
             group.next_step(&wanted, &begun),
             None,
@@ -197,21 +219,21 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_while_a_change_is_under_way() {
+    fn no_step_is_taken_during_a_change() {
         let mut group = group(&[1, 2, 3], &[], &BOTH);
         group.changing = true;
         assert_eq!(group.next_step(&wanted(&[1, 2]), &wanted(&[1, 2])), None);
     }
 
     #[test]
-    fn a_leader_that_leaves_hands_over_to_who_has_most() {
+    fn a_leaving_leader_hands_over_to_the_voter_with_the_longest_log() {
         let mut group = group(&[1, 2, 3], &[], &BOTH);
         assert_eq!(
             group.next_step(&wanted(&[2, 3]), &wanted(&[2, 3])),
             Some(Step::HandOver(replica_id(2)))
         );
         group.leader = 2;
-        group.others = [(1, (1_000, true)), (3, (990, true))].into();
+        group.others = [progress((1, 1_000, true)), progress((3, 990, true))].into();
         assert_eq!(
             group.next_step(&wanted(&[2, 3]), &wanted(&[2, 3])),
             Some(Step::Change(MemberChange::Remove(replica_id(1))))
@@ -219,15 +241,15 @@ mod tests {
     }
 
     #[test]
-    fn nobody_leaves_where_too_few_that_run_would_stay() {
+    fn nobody_leaves_if_no_quorum_would_run() {
         let group = group(&[1, 2, 3], &[], &[(2, 1_000, true), (3, 5, false)]);
         let short = NoQuorum {
             running: 1,
             needed: 2,
         };
-        assert_eq!(group.goes_on_without(2), Err(short));
+        assert_eq!(group.check_quorum_without(2), Err(short));
         assert_eq!(group.next_step(&wanted(&[1, 3]), &wanted(&[1, 3])), None);
-        assert_eq!(group.goes_on_without(3), Ok(()));
+        assert_eq!(group.check_quorum_without(3), Ok(()));
         assert_eq!(
             group.next_step(&wanted(&[1, 2]), &wanted(&[1, 2])),
             Some(Step::Change(MemberChange::Remove(replica_id(3))))
@@ -235,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_learner_that_is_not_wanted_leaves_at_once() {
+    fn an_unwanted_learner_leaves_at_once() {
         let group = group(&[1, 2, 3], &[4], &BOTH);
         assert_eq!(
             group.next_step(&wanted(&[1, 2, 3]), &wanted(&[1, 2, 3])),

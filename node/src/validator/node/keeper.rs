@@ -16,7 +16,7 @@ use souk_folder::key::NodeKey;
 use souk_market::{AccountKey, Genesis, Millis, RULES_VERSION};
 use souk_network::Network;
 use souk_network::protocols::market::Member;
-use souk_network::protocols::roster::{Body, Order, Roster, SignedOrder};
+use souk_network::protocols::roster::{Body, MembershipOrder, Roster, SignedMembershipOrder};
 use souk_roles::validator::steps::{Group, Step};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -139,13 +139,13 @@ impl MembershipKeeper {
             signer: entry.account,
             number: unix_us(),
             expires: Millis(unix_ms() + ORDER_MS),
-            order: Order::Begin {
+            order: MembershipOrder::Begin {
                 raft_id: id,
                 address: address.clone(),
                 speaks: RULES_VERSION,
             },
         };
-        let order = SignedOrder::sign(body, self.key.signing_key());
+        let order = SignedMembershipOrder::sign(body, self.key.signing_key());
         let proposal = Proposal {
             bytes: order.encode().into(),
             command: LogCommand::Order(order),

@@ -11,8 +11,8 @@ use souk_folder::contact::Contact;
 use souk_market::{AccountKey, Millis};
 use souk_network::OpenError;
 use souk_network::protocols::market::{Answer, OrderRefusal};
-use souk_network::protocols::roster::{Order, Roster, SignedOrder};
-use souk_roles::validator::members::{self, OrderEntry};
+use souk_network::protocols::roster::{MembershipOrder, Roster, SignedMembershipOrder};
+use souk_roles::validator::members::{self, OrderDecision};
 
 use super::{SharedState, unavailable_answer};
 use crate::validator::exchange_machine::{BatchResult, LogCommand};
@@ -31,18 +31,18 @@ impl SharedState {
     }
 
     /// Carries an order out if this validator leads.
-    pub(super) async fn execute_order(&self, order: SignedOrder) -> Answer {
+    pub(super) async fn execute_order(&self, order: SignedMembershipOrder) -> Answer {
         let Some((roster, status)) = self.roster_and_status().await else {
             return unavailable_answer();
         };
-        match members::receive_order(&order, &roster, &status) {
-            OrderEntry::Answer(answer) => return *answer,
-            OrderEntry::Reach { account, address } => {
-                if let Err(declined) = self.check_reachable(account, &address).await {
-                    return Answer::Ordered(Err(declined));
+        match members::decide_order(&order, &roster, &status) {
+            OrderDecision::Answer(answer) => return *answer,
+            OrderDecision::DialThenPropose { account, address } => {
+                if let Err(refusal) = self.check_reachable(account, &address).await {
+                    return Answer::Ordered(Err(refusal));
                 }
             }
-            OrderEntry::Propose => {}
+            OrderDecision::Propose => {}
         }
         let proposal = Proposal {
             bytes: order.encode().into(),
@@ -79,20 +79,20 @@ impl SharedState {
         let peer = contact.peer_id().map_err(|error| unreached(error.into()))?;
         let opening = self.network.open_stream(peer, raft_link::PROTOCOL);
         match tokio::time::timeout(REACH_TIMEOUT, opening).await {
-            // It is there, and waits for its raft id before it speaks raft.
+            // It runs. It serves the raft protocol only once it has its raft id.
             Ok(Ok(_) | Err(OpenError::Protocol { .. })) => Ok(()),
             Ok(Err(error)) => Err(unreached(error)),
             Err(_) => Err(unreached(OpenError::Timeout { peer })),
         }
     }
 
-    async fn complete_order(&self, order: &Order, raft_id: u64) -> Answer {
-        let to = ReplicaId::new(raft_id).filter(|_| matches!(order, Order::Lead { .. }));
+    async fn complete_order(&self, order: &MembershipOrder, raft_id: u64) -> Answer {
+        let to = ReplicaId::new(raft_id).filter(|_| matches!(order, MembershipOrder::Lead { .. }));
         let Some(to) = to else {
             return Answer::Ordered(Ok(raft_id));
         };
-        let handed = self.validator.transfer_leadership(to).await;
-        Answer::Ordered(match handed {
+        let transfer = self.validator.transfer_leadership(to).await;
+        Answer::Ordered(match transfer {
             Ok(()) => Ok(raft_id),
             Err(error) => Err(OrderRefusal::NotHandedOver {
                 raft_id,
@@ -107,9 +107,9 @@ impl SharedState {
     }
 
     /// Returns whether the signer of this order may have a backup.
-    pub(super) async fn admits_backup(&self, order: &SignedOrder, now_ms: u64) -> bool {
-        let looked = self.roster_and_status().await;
-        looked.is_some_and(|(roster, status)| {
+    pub(super) async fn admits_backup(&self, order: &SignedMembershipOrder, now_ms: u64) -> bool {
+        let current = self.roster_and_status().await;
+        current.is_some_and(|(roster, status)| {
             members::may_have_backup(order, &roster, status.id, Millis(now_ms))
         })
     }

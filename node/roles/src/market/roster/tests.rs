@@ -46,7 +46,7 @@ fn scene(founders: u64) -> Scene {
 }
 
 impl Scene {
-    fn signed(&mut self, key: &SigningKey, order: Order) -> SignedOrder {
+    fn signed(&mut self, key: &SigningKey, order: MembershipOrder) -> SignedMembershipOrder {
         self.number += 1;
         let body = Body {
             market: self.market,
@@ -55,16 +55,16 @@ impl Scene {
             expires: Millis(NOW.0 + 1),
             order,
         };
-        SignedOrder::sign(body, key)
+        SignedMembershipOrder::sign(body, key)
     }
 
-    fn operate(&mut self, order: Order) -> Result<u64, RosterRefusal> {
+    fn operate(&mut self, order: MembershipOrder) -> Result<u64, RosterRefusal> {
         let signed = self.signed(&self.operator.clone(), order);
         self.roster.apply_order(NOW, &signed)
     }
 
     fn admit(&mut self, key: &SigningKey) -> Result<u64, RosterRefusal> {
-        self.operate(Order::Admit {
+        self.operate(MembershipOrder::Admit {
             account: AccountKey::from(key),
             address: address(key),
         })
@@ -75,11 +75,11 @@ impl Scene {
 fn a_newcomer_gets_the_next_id_and_a_removed_one_never_its_own_again() {
     let (mut scene, newcomer) = (scene(3), generate());
     assert_eq!(scene.admit(&newcomer), Ok(4));
-    assert_eq!(scene.operate(Order::Remove { raft_id: 4 }), Ok(4));
+    assert_eq!(scene.operate(MembershipOrder::Remove { raft_id: 4 }), Ok(4));
     assert_eq!(scene.admit(&newcomer), Ok(5), "the same key, a new id");
     assert_eq!(scene.roster.staying_ids().collect::<Vec<_>>(), [1, 2, 3, 5]);
     assert_eq!(
-        scene.operate(Order::Remove { raft_id: 4 }),
+        scene.operate(MembershipOrder::Remove { raft_id: 4 }),
         Err(RosterRefusal::Removed(4))
     );
 }
@@ -101,9 +101,9 @@ fn a_key_has_one_place() {
 #[test]
 fn the_last_one_stays() {
     let mut scene = scene(2);
-    assert_eq!(scene.operate(Order::Remove { raft_id: 1 }), Ok(1));
+    assert_eq!(scene.operate(MembershipOrder::Remove { raft_id: 1 }), Ok(1));
     assert_eq!(
-        scene.operate(Order::Remove { raft_id: 2 }),
+        scene.operate(MembershipOrder::Remove { raft_id: 2 }),
         Err(RosterRefusal::Last(2))
     );
 }
@@ -112,7 +112,7 @@ fn the_last_one_stays() {
 fn only_the_operator_admits_and_removes() {
     let mut scene = scene(3);
     let founder = scene.founders[0].clone();
-    let signed = scene.signed(&founder, Order::Remove { raft_id: 2 });
+    let signed = scene.signed(&founder, MembershipOrder::Remove { raft_id: 2 });
     let refused = scene.roster.apply_order(NOW, &signed);
     assert!(matches!(refused, Err(RosterRefusal::Operator { .. })));
 }
@@ -120,8 +120,11 @@ fn only_the_operator_admits_and_removes() {
 #[test]
 fn a_changed_order_is_not_its_signers() {
     let mut scene = scene(3);
-    let mut signed = scene.signed(&scene.operator.clone(), Order::Remove { raft_id: 2 });
-    signed.body.order = Order::Remove { raft_id: 3 };
+    let mut signed = scene.signed(
+        &scene.operator.clone(),
+        MembershipOrder::Remove { raft_id: 2 },
+    );
+    signed.body.order = MembershipOrder::Remove { raft_id: 3 };
     let operator = AccountKey::from(&scene.operator);
     assert_eq!(
         scene.roster.apply_order(NOW, &signed),
@@ -133,11 +136,11 @@ fn a_changed_order_is_not_its_signers() {
 fn an_order_takes_effect_once_and_in_time() {
     let mut scene = scene(3);
     let operator = scene.operator.clone();
-    let signed = scene.signed(&operator, Order::Lead { raft_id: 2 });
+    let signed = scene.signed(&operator, MembershipOrder::Lead { raft_id: 2 });
     assert_eq!(scene.roster.apply_order(NOW, &signed), Ok(2));
     let again = scene.roster.apply_order(NOW, &signed);
     assert!(matches!(again, Err(RosterRefusal::Number { .. })));
-    let late = scene.signed(&operator, Order::Lead { raft_id: 2 });
+    let late = scene.signed(&operator, MembershipOrder::Lead { raft_id: 2 });
     let refused = scene.roster.apply_order(Millis(NOW.0 + 1), &late);
     assert!(matches!(refused, Err(RosterRefusal::Expired { .. })));
 }
@@ -146,7 +149,7 @@ fn an_order_takes_effect_once_and_in_time() {
 fn a_validator_begins_for_itself_alone() {
     let mut scene = scene(2);
     let (first, second) = (scene.founders[0].clone(), scene.founders[1].clone());
-    let begin = |key: &SigningKey| Order::Begin {
+    let begin = |key: &SigningKey| MembershipOrder::Begin {
         raft_id: 1,
         address: address(key),
         speaks: 3,
@@ -173,14 +176,17 @@ fn there_are_never_more_than_the_most_there_may_be() {
 #[test]
 fn an_order_is_read_back_and_nothing_else_is_one() {
     let mut scene = scene(1);
-    let signed = scene.signed(&scene.operator.clone(), Order::Backup { raft_id: 1 });
+    let signed = scene.signed(
+        &scene.operator.clone(),
+        MembershipOrder::Backup { raft_id: 1 },
+    );
     assert_eq!(
-        SignedOrder::decode(&signed.encode()),
+        SignedMembershipOrder::decode(&signed.encode()),
         Some(Ok(signed.clone()))
     );
-    assert_eq!(SignedOrder::decode(b"a batch of commands"), None);
+    assert_eq!(SignedMembershipOrder::decode(b"a batch of commands"), None);
     let cut = &signed.encode()[..20];
-    assert!(matches!(SignedOrder::decode(cut), Some(Err(_))));
+    assert!(matches!(SignedMembershipOrder::decode(cut), Some(Err(_))));
     assert_eq!(
         scene.roster.apply_order(NOW, &signed),
         Err(RosterRefusal::NotForTheLog)
@@ -203,7 +209,7 @@ fn as_many_operators_as_are_needed_let_a_validator_go_and_one_lets_another_lead(
         })
         .collect();
     (scene.market, scene.roster) = (genesis.market_id(), Roster::new(&genesis));
-    let mut said = |key: &SigningKey, order: Order| {
+    let mut said = |key: &SigningKey, order: MembershipOrder| {
         let signed = scene.signed(key, order);
         scene.roster.apply_order(NOW, &signed)
     };
@@ -211,10 +217,10 @@ fn as_many_operators_as_are_needed_let_a_validator_go_and_one_lets_another_lead(
         given: 1,
         needed: 2,
     });
-    assert_eq!(said(&one, Order::Remove { raft_id: 2 }), awaits);
-    assert_eq!(said(&one, Order::Remove { raft_id: 2 }), awaits);
-    assert_eq!(said(&other, Order::Remove { raft_id: 3 }), awaits);
-    assert_eq!(said(&other, Order::Lead { raft_id: 1 }), Ok(1));
-    assert_eq!(said(&other, Order::Remove { raft_id: 2 }), Ok(2));
+    assert_eq!(said(&one, MembershipOrder::Remove { raft_id: 2 }), awaits);
+    assert_eq!(said(&one, MembershipOrder::Remove { raft_id: 2 }), awaits);
+    assert_eq!(said(&other, MembershipOrder::Remove { raft_id: 3 }), awaits);
+    assert_eq!(said(&other, MembershipOrder::Lead { raft_id: 1 }), Ok(1));
+    assert_eq!(said(&other, MembershipOrder::Remove { raft_id: 2 }), Ok(2));
     assert_eq!(scene.roster.staying_ids().collect::<Vec<_>>(), [1, 3]);
 }

@@ -7,7 +7,7 @@ use souk_consensus::{
 use souk_market::{Event, Founder, Genesis, Millis};
 
 use super::*;
-use crate::market::roster::{Body, Order, SignedOrder};
+use crate::market::roster::{Body, MembershipOrder, SignedMembershipOrder};
 use crate::validator::exchange::{ExchangeMachine, LogCommand, Watch};
 
 struct Nobody;
@@ -59,7 +59,7 @@ impl Scene {
         }
     }
 
-    fn order(&mut self, order: Order, by: u8) {
+    fn order(&mut self, order: MembershipOrder, by: u8) {
         self.orders += 1;
         let body = Body {
             market: self.genesis.market_id(),
@@ -72,19 +72,19 @@ impl Scene {
             index: LogIndex(2),
             offset: 0,
         };
-        let order = LogCommand::Order(SignedOrder::sign(body, &key(by)));
+        let order = LogCommand::Order(SignedMembershipOrder::sign(body, &key(by)));
         self.machine.apply_command(at, LogTime(1), &order);
     }
 
     fn admit(&mut self, number: u8, by: u8) {
         let address = "elsewhere".into();
         let account = account(number);
-        self.order(Order::Admit { account, address }, by);
+        self.order(MembershipOrder::Admit { account, address }, by);
     }
 
     fn remove(&mut self, number: u8, by: u8) {
         let raft_id = number.into();
-        self.order(Order::Remove { raft_id }, by);
+        self.order(MembershipOrder::Remove { raft_id }, by);
     }
 
     /// What another replica makes of this state, with these voters, signed by those.
