@@ -15,7 +15,7 @@ use std::{fs, io};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use souk_memory::{DType, Shape, Tensor, TensorError};
-use souk_onnx::expansion::{Words, expand_model};
+use souk_onnx::expansion::{StringTable, expand_model};
 use souk_onnx::schema::is_drawn;
 use souk_onnx::subgraph::Subgraph;
 use souk_onnx::{GraphProto, decode_model, encode_model};
@@ -218,7 +218,7 @@ fn read_tensor(
     folder: &Path,
     file: &str,
     (name, dtype, dims): &(String, String, Vec<usize>),
-    words: &mut Words,
+    words: &mut StringTable,
 ) -> Result<Result<Tensor, String>, ConformanceError> {
     let path = folder.join(format!("{file}.json"));
     if path.is_file() {

@@ -7,8 +7,8 @@
 //! remain, in one form each. Unknown operators remain as they are, and a device will refuse them by
 //! name.
 //!
-//! Numbers stand for texts: see [`Words`]. Operators that process texts run before the rest of the
-//! model: see [`Preparation`].
+//! Strings are replaced by their ids in a table: see [`StringTable`]. Operators that process texts
+//! run before the rest of the model: see [`Preparation`].
 
 mod activation;
 mod attention;
@@ -23,7 +23,7 @@ mod preparation;
 mod quantised;
 mod scores;
 mod sparse;
-mod text_numbers;
+mod string_table;
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ use crate::{CLASSICAL_DOMAIN, GraphProto, ModelProto, NodeProto, OperatorSetIdPr
 use builder::ExpansionBuilder;
 use facts::Facts;
 pub use preparation::{NodeFault, Preparation, PreparationError, ngrams};
-pub use text_numbers::{Texts, Words};
+pub use string_table::{StringTable, Texts};
 
 /// The domain of operators that ONNX Runtime and its tools write beyond ONNX.
 const RUNTIME_DOMAIN: &str = "com.microsoft";
@@ -86,7 +86,7 @@ pub enum Label {
 /// can turn the model's numbers back into texts and maps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Meanings {
-    /// The inputs and outputs that are texts, and the known words.
+    /// The inputs and outputs that are strings, and the table of the known strings.
     pub texts: Texts,
     /// Outputs that were lists of maps, each now a matrix with a row per map.
     pub columns: Columns,
@@ -111,7 +111,7 @@ pub fn expand_model(model: &mut ModelProto) -> Result<Meanings, ExpansionError> 
     if let Some(graph) = &mut model.graph {
         sparse::resolve_sparse(graph);
         optionals::resolve_optionals(graph);
-        text_numbers::number_graph(graph, &mut meanings.texts);
+        string_table::number_graph(graph, &mut meanings.texts);
         meanings.preparation = preparation::extract_preparation(graph, &mut meanings.texts);
         let facts = written_out(graph, &Facts::new(opset), &mut meanings)?;
         lists::give_outputs(graph, &facts, &meanings.columns)?;
@@ -176,7 +176,7 @@ fn expand_node(body: &mut ExpansionBuilder<'_>) -> Option<()> {
 fn expand_standard(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     match body.call().op_type() {
         "SimplifiedLayerNormalization" => activation::root_mean_square(body),
-        "Cast" if body.is_text(0) && text_numbers::is_text_cast(body.call()) => {
+        "Cast" if body.is_text(0) && string_table::is_text_cast(body.call()) => {
             let value = body.input_name(0)?.to_owned();
             body.set_output(0, &value);
             Some(())

@@ -138,7 +138,7 @@ impl<'a> ExpansionBuilder<'a> {
     /// it is.
     pub fn number_texts(&mut self, tensor: &TensorProto) -> TensorProto {
         let words = &mut self.meanings.texts.words;
-        super::text_numbers::numbers_of(tensor, words).unwrap_or_else(|| tensor.clone())
+        super::string_table::numbers_of(tensor, words).unwrap_or_else(|| tensor.clone())
     }
 
     /// Returns the outputs that stand for maps.
@@ -196,7 +196,7 @@ impl<'a> ExpansionBuilder<'a> {
 
     /// Adds a constant vector of integers.
     pub fn add_ints(&mut self, values: Vec<i64>) -> String {
-        let tensor = super::text_numbers::vector_proto("", values);
+        let tensor = super::string_table::vector_proto("", values);
         self.add(NodeProto::for_operator("Constant", &[], "").with("value", tensor))
     }
 

@@ -232,8 +232,8 @@ fn label_encoder(body: &mut ExpansionBuilder<'_>) -> Option<()> {
 /// Expands the first version, which maps a text to its index among the classes, or an index to the
 /// text.
 fn places_of_classes(body: &mut ExpansionBuilder<'_>, classes: &[Bytes]) -> Option<()> {
-    let texts = super::text_numbers::vector_proto("", body.text_numbers(classes));
-    let places = super::text_numbers::vector_proto("", (0..classes.len() as i64).collect());
+    let texts = super::string_table::vector_proto("", body.text_numbers(classes));
+    let places = super::string_table::vector_proto("", (0..classes.len() as i64).collect());
     if body.is_text(0) {
         let default = body.call().int("default_int64").unwrap_or(-1);
         add_encoder(body, texts, places, scalar_proto(default));
@@ -250,8 +250,8 @@ fn places_of_classes(body: &mut ExpansionBuilder<'_>, classes: &[Bytes]) -> Opti
 fn category_mapper(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let texts = body.text_numbers(call.strings("cats_strings")?);
-    let texts = super::text_numbers::vector_proto("", texts);
-    let numbers = super::text_numbers::vector_proto("", call.ints("cats_int64s")?.to_vec());
+    let texts = super::string_table::vector_proto("", texts);
+    let numbers = super::string_table::vector_proto("", call.ints("cats_int64s")?.to_vec());
     if body.is_text(0) {
         let default = call.int("default_int64").unwrap_or(-1);
         add_encoder(body, texts, numbers, scalar_proto(default));
@@ -275,11 +275,11 @@ fn encoder_table(body: &mut ExpansionBuilder<'_>, kind: &str) -> Option<(TensorP
     let texts = call.strings(&format!("{kind}_strings"));
     if let Some(texts) = texts.filter(|it| !it.is_empty()) {
         let numbers = body.text_numbers(texts);
-        return Some((super::text_numbers::vector_proto("", numbers), true));
+        return Some((super::string_table::vector_proto("", numbers), true));
     }
     let ints = call.ints(&format!("{kind}_int64s"));
     if let Some(ints) = ints.filter(|it| !it.is_empty()) {
-        return Some((super::text_numbers::vector_proto("", ints.to_vec()), false));
+        return Some((super::string_table::vector_proto("", ints.to_vec()), false));
     }
     let list = float_list(body, &format!("{kind}_floats"))?;
     Some((floats_proto(&list)?, false))

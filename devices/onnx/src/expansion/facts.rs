@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use souk_memory::{DType, Tensor};
 
-use super::text_numbers::Texts;
-use super::{ExpansionError, text_error, text_numbers};
+use super::string_table::Texts;
+use super::{ExpansionError, string_table, text_error};
 use crate::ranks::Ranks;
 use crate::schema::{Extents, OperatorSchema};
 use crate::{
@@ -177,7 +177,7 @@ impl Facts {
         let reads_text = node.input.iter().any(|name| texts.is_text(name));
         let plain = node.operator_domain().is_empty() && MOVES.contains(&node.op_type());
         let encodes = node.operator_domain() == crate::CLASSICAL_DOMAIN;
-        let texts_made = text_numbers::is_text_cast(node) && node.op_type() == "Cast";
+        let texts_made = string_table::is_text_cast(node) && node.op_type() == "Cast";
         if (reads_text && !plain && !encodes) || texts_made {
             return Err(text_error(node));
         }

@@ -1,13 +1,14 @@
-//! Splits off the part of a model that computes from texts, and runs it on the buyer's machine
+//! Splits off the part of a model that computes from strings, and runs it on the buyer's machine
 //! before the rest of the model.
 //!
-//! A provider gets numbers instead of texts, so it cannot process texts. For example, it cannot
-//! lower their case. Models do that first: they lower, split and count their inputs, and the rest
-//! of the model reads only numbers. The removed part is cheap, and no text leaves the machine.
+//! A provider gets the ids of strings instead of strings, so it cannot process them. For example,
+//! it cannot lower their case. Models do that first: they lower, split and count their inputs, and
+//! the rest of the model reads only numbers. The removed part is cheap, and no string leaves the
+//! machine.
 
 mod moves;
 pub mod ngrams;
-mod operators;
+mod string_operators;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,23 +16,23 @@ use souk_memory::{DType, Tensor, TensorError};
 use thiserror::Error;
 
 use super::RUNTIME_DOMAIN;
-use super::text_numbers::{Texts, Words, is_text_cast};
+use super::string_table::{StringTable, Texts, is_text_cast};
 use crate::{GraphProto, NodeProto, ValueInfoProto, constant_value, tensor_from_proto};
 
-/// The nodes that compute from texts before a model runs, and the constants they read.
+/// The nodes that compute from strings before a model runs, and the constants they read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Preparation {
     nodes: Vec<NodeProto>,
     constants: BTreeMap<String, Tensor>,
     /// The model's inputs that these nodes read.
-    reads: BTreeSet<String>,
+    input_names: BTreeSet<String>,
     /// Those inputs that no other node reads.
-    taken: BTreeSet<String>,
+    removed_inputs: BTreeSet<String>,
     /// The values that the rest of the model reads, with their names there.
-    makes: BTreeMap<String, String>,
+    outputs: BTreeMap<String, String>,
 }
 
-/// Reasons why texts cannot be prepared.
+/// Reasons why the preparation fails.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum PreparationError {
     /// The caller left out an input.
@@ -58,10 +59,13 @@ pub enum NodeFault {
     /// The node lacks an input.
     #[error("its input {0} is missing")]
     Missing(usize),
-    /// The input has numbers instead of texts.
+    /// The input has numbers instead of strings.
     #[error("it takes texts, but the array holds numbers: give an array of texts")]
     NotText,
-    /// A text does not spell a number.
+    /// Preparation does not compute this operator.
+    #[error("this operator is not computed before the model runs")]
+    Operator,
+    /// A string does not spell a number.
     #[error("{0:?} is not a number")]
     NoNumber(String),
     /// An attribute has an unsupported value.
@@ -80,43 +84,43 @@ pub enum NodeFault {
 impl Preparation {
     /// Returns the values computed here that the rest of the model reads.
     pub fn produced_values(&self) -> impl Iterator<Item = &String> {
-        self.makes.values()
+        self.outputs.values()
     }
 
     /// Returns the model's inputs that are read here; [`Self::run`] will fail if one is missing.
     pub fn required_inputs(&self) -> impl Iterator<Item = &String> {
-        self.reads.iter()
+        self.input_names.iter()
     }
 
-    /// Computes the model's inputs from the user's inputs. `words` must be the model's own; the run
-    /// can add to them.
+    /// Computes the model's inputs from the user's inputs. `table` must be the model's own; the run
+    /// can add strings to it.
     ///
     /// # Errors
     /// [`PreparationError`] if an input is missing or a node does not accept it.
     pub fn run(
         &self,
-        words: &mut Words,
+        table: &mut StringTable,
         inputs: &mut BTreeMap<String, Tensor>,
     ) -> Result<(), PreparationError> {
-        let mut known = self.constants.clone();
-        for name in &self.reads {
-            let given = inputs.get(name);
-            let given = given.ok_or_else(|| PreparationError::Missing(name.clone()))?;
-            known.insert(name.clone(), given.clone());
+        let mut values = self.constants.clone();
+        for name in &self.input_names {
+            let input = inputs.get(name);
+            let input = input.ok_or_else(|| PreparationError::Missing(name.clone()))?;
+            values.insert(name.clone(), input.clone());
         }
         for node in &self.nodes {
-            let made =
-                compute_outputs(node, &known, words).map_err(|why| PreparationError::Node {
+            let outputs =
+                compute_outputs(node, &values, table).map_err(|why| PreparationError::Node {
                     node: crate::subgraph::node_name(node),
                     operator: node.op_type().to_owned(),
                     why,
                 })?;
-            let named = node.output.iter().cloned().zip(made);
-            known.extend(named.filter(|(name, _)| !name.is_empty()));
+            let outputs = node.output.iter().cloned().zip(outputs);
+            values.extend(outputs.filter(|(name, _)| !name.is_empty()));
         }
-        inputs.retain(|name, _| !self.taken.contains(name));
-        for (made, name) in &self.makes {
-            if let Some(tensor) = known.get(made) {
+        inputs.retain(|name, _| !self.removed_inputs.contains(name));
+        for (output, name) in &self.outputs {
+            if let Some(tensor) = values.get(output) {
                 inputs.insert(name.clone(), tensor.clone());
             }
         }
@@ -127,22 +131,24 @@ impl Preparation {
 /// Computes the outputs of a node, in order.
 fn compute_outputs(
     node: &NodeProto,
-    known: &BTreeMap<String, Tensor>,
-    words: &mut Words,
+    values: &BTreeMap<String, Tensor>,
+    table: &mut StringTable,
 ) -> Result<Vec<Tensor>, NodeFault> {
     let inputs: Vec<Option<&Tensor>> = (0..node.input.len())
-        .map(|index| known.get(node.input_name(index)?))
+        .map(|index| values.get(node.input_name(index)?))
         .collect();
     let input = |index: usize| inputs.get(index).copied().flatten();
     match moves::compute_move(node, &input)? {
         Some(moved) => Ok(vec![moved]),
-        None => operators::compute_outputs(node, &input, words),
+        None => string_operators::compute_outputs(node, &input, table),
     }
 }
 
-/// Removes from a graph the nodes that compute from its texts before anything else.
+/// Removes from a graph the nodes that compute from its strings before anything else.
 pub(super) fn extract_preparation(graph: &mut GraphProto, texts: &mut Texts) -> Preparation {
-    let Search { nodes, known, .. } = Search::from_graph(graph, texts);
+    let Search {
+        nodes, available, ..
+    } = Search::from_graph(graph, texts);
     if nodes.is_empty() {
         return Preparation::default();
     }
@@ -151,73 +157,72 @@ pub(super) fn extract_preparation(graph: &mut GraphProto, texts: &mut Texts) -> 
     let mut rest = Vec::new();
     for (index, node) in std::mem::take(&mut graph.node).into_iter().enumerate() {
         if nodes.contains(&index) {
-            let read = node.input.iter().filter(|name| inputs.contains(*name));
-            preparation.reads.extend(read.cloned());
+            let names = node.input.iter().filter(|name| inputs.contains(*name));
+            preparation.input_names.extend(names.cloned());
             preparation.nodes.push(node);
         } else {
             rest.push(node);
         }
     }
-    let named = |name: &String| Some((name.clone(), known.constants.get(name)?.clone()));
-    let read = preparation.nodes.iter().flat_map(|node| &node.input);
-    preparation.constants = read.filter_map(named).collect();
+    let constant = |name: &String| Some((name.clone(), available.constants.get(name)?.clone()));
+    let names = preparation.nodes.iter().flat_map(|node| &node.input);
+    preparation.constants = names.filter_map(constant).collect();
     graph.node = rest;
-    hand_on(graph, texts, &mut preparation);
+    connect_outputs(graph, texts, &mut preparation);
     preparation
 }
 
 /// Makes the results of the removed nodes inputs of the remaining graph, if it reads them.
-fn hand_on(graph: &mut GraphProto, texts: &mut Texts, preparation: &mut Preparation) {
+fn connect_outputs(graph: &mut GraphProto, texts: &mut Texts, preparation: &mut Preparation) {
     let read = collect_reads(&graph.node);
     let outputs: BTreeSet<String> = graph.output.iter().map(|it| it.name().to_owned()).collect();
     for node in preparation.nodes.clone() {
-        for (place, made) in node.output.iter().enumerate() {
-            if outputs.contains(made) {
+        for (index, output) in node.output.iter().enumerate() {
+            if outputs.contains(output) {
                 // No provider computes this output; the graph passes it through.
-                let name = format!("{made} (prepared)");
-                let through = NodeProto::for_operator("Identity", &[&name], made);
-                graph.node.push(through);
-                declare_input(graph, texts, &node, place, &name);
-                preparation.makes.insert(made.clone(), name);
-            } else if read.contains(made) {
-                declare_input(graph, texts, &node, place, made);
-                preparation.makes.insert(made.clone(), made.clone());
+                let name = format!("{output} (prepared)");
+                let identity = NodeProto::for_operator("Identity", &[&name], output);
+                graph.node.push(identity);
+                declare_input(graph, texts, &node, index, &name);
+                preparation.outputs.insert(output.clone(), name);
+            } else if read.contains(output) {
+                declare_input(graph, texts, &node, index, output);
+                preparation.outputs.insert(output.clone(), output.clone());
             }
         }
     }
-    let still = collect_reads(&graph.node);
-    let gone = |name: &String| !still.contains(name) && !outputs.contains(name);
-    let taken = preparation.reads.iter().filter(|name| gone(name));
-    preparation.taken = taken.cloned().collect();
-    let taken = &preparation.taken;
-    graph.input.retain(|input| !taken.contains(input.name()));
-    graph
-        .initializer
-        .retain(|it| still.contains(it.name()) || outputs.contains(it.name()));
+    let still_read = collect_reads(&graph.node);
+    let is_needed = |name: &str| still_read.contains(name) || outputs.contains(name);
+    let removed = preparation.input_names.iter();
+    let removed = removed.filter(|name| !is_needed(name));
+    preparation.removed_inputs = removed.cloned().collect();
+    let removed = &preparation.removed_inputs;
+    graph.input.retain(|input| !removed.contains(input.name()));
+    graph.initializer.retain(|weight| is_needed(weight.name()));
 }
 
-/// Returns every value that nodes read, including in their bodies.
+/// Returns all values that nodes and their bodies read.
 fn collect_reads(nodes: &[NodeProto]) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
+    let mut names = BTreeSet::new();
     for node in nodes {
-        found.extend(node.input.iter().cloned());
+        names.extend(node.input.iter().cloned());
         for body in node.subgraphs() {
-            found.extend(collect_reads(&body.node));
-            found.extend(body.output.iter().map(|it| it.name().to_owned()));
+            names.extend(collect_reads(&body.node));
+            names.extend(body.output.iter().map(|output| output.name().to_owned()));
         }
     }
-    found
+    names
 }
 
-/// Declares an output of a removed node as an input.
+/// Declares an output of a removed node as an input of the graph.
 fn declare_input(
     graph: &mut GraphProto,
     texts: &mut Texts,
     node: &NodeProto,
-    place: usize,
+    output: usize,
     name: &str,
 ) {
-    let dtype = numbers_made(node, place);
+    let dtype = output_dtype(node, output);
     if dtype.is_none() {
         texts.mark_text(name);
     }
@@ -227,12 +232,12 @@ fn declare_input(
         .push(ValueInfoProto::new_tensor(name, code, None));
 }
 
-/// Returns the type of an output of a node that runs here; `None` if it is text.
-fn numbers_made(node: &NodeProto, place: usize) -> Option<DType> {
+/// Returns the element type of an output of a node that runs here; `None` for strings.
+fn output_dtype(node: &NodeProto, output: usize) -> Option<DType> {
     match node.op_type() {
         "TfIdfVectorizer" => Some(DType::F32),
         "RegexFullMatch" => Some(DType::Bool),
-        "StringSplit" if place == 1 => Some(DType::I64),
+        "StringSplit" if output == 1 => Some(DType::I64),
         "Cast" => {
             let code = node.int("to").and_then(|code| i32::try_from(code).ok())?;
             DType::from_onnx_code(code).ok()
@@ -246,46 +251,46 @@ fn numbers_made(node: &NodeProto, place: usize) -> Option<DType> {
 struct AvailableValues {
     constants: BTreeMap<String, Tensor>,
     /// Values computed here, each with the index of its node.
-    made: BTreeMap<String, usize>,
+    computed: BTreeMap<String, usize>,
     inputs: BTreeSet<String>,
 }
 
 /// A search for the nodes to remove.
 struct Search {
     nodes: BTreeSet<usize>,
-    known: AvailableValues,
+    available: AvailableValues,
 }
 
 impl Search {
-    /// Finds the nodes that compute from available texts, and the nodes that these need.
+    /// Finds the nodes that compute from available strings, and the nodes that these need.
     fn from_graph(graph: &GraphProto, texts: &mut Texts) -> Self {
         let mut search = Self {
             nodes: BTreeSet::new(),
-            known: AvailableValues::default(),
+            available: AvailableValues::default(),
         };
-        let known = &mut search.known;
-        known.inputs = texts.inputs.clone();
+        let available = &mut search.available;
+        available.inputs = texts.inputs.clone();
         for tensor in &graph.initializer {
             if moves::is_small(tensor)
                 && let Ok(value) = tensor_from_proto(tensor)
             {
-                known.constants.insert(tensor.name().to_owned(), value);
+                available.constants.insert(tensor.name().to_owned(), value);
             }
         }
         let mut computing = Vec::new();
         for (index, node) in graph.node.iter().enumerate() {
             if let (Some(value), Some(name)) = (constant_value(node), node.output.first()) {
-                known.constants.insert(name.clone(), value);
+                available.constants.insert(name.clone(), value);
                 continue;
             }
             let computes = is_text_computation(node, texts);
-            let at_hand = node.input.iter().all(|name| known.has_value(name));
-            if !at_hand || !(computes || moves::is_move(node, texts)) {
+            let has_inputs = node.input.iter().all(|name| available.has_value(name));
+            if !has_inputs || !(computes || moves::is_move(node, texts)) {
                 continue;
             }
-            for (place, name) in node.output.iter().enumerate() {
-                known.made.insert(name.clone(), index);
-                if numbers_made(node, place).is_none() {
+            for (output, name) in node.output.iter().enumerate() {
+                available.computed.insert(name.clone(), index);
+                if output_dtype(node, output).is_none() {
                     texts.mark_text(name);
                 }
             }
@@ -300,11 +305,11 @@ impl Search {
     }
 
     fn require_node(&mut self, graph: &GraphProto, index: usize) {
-        let mut open = vec![index];
-        while let Some(index) = open.pop() {
+        let mut required = vec![index];
+        while let Some(index) = required.pop() {
             if self.nodes.insert(index) {
-                let read = graph.node[index].input.iter();
-                open.extend(read.filter_map(|name| self.known.made.get(name)));
+                let names = graph.node[index].input.iter();
+                required.extend(names.filter_map(|name| self.available.computed.get(name)));
             }
         }
     }
@@ -314,19 +319,19 @@ impl AvailableValues {
     fn has_value(&self, name: &str) -> bool {
         name.is_empty()
             || self.constants.contains_key(name)
-            || self.made.contains_key(name)
+            || self.computed.contains_key(name)
             || self.inputs.contains(name)
     }
 }
 
-/// Returns whether a node computes with texts.
+/// Returns whether a node computes with strings.
 fn is_text_computation(node: &NodeProto, texts: &Texts) -> bool {
-    let reads_text = node.input.iter().any(|name| texts.is_text(name));
+    let reads_strings = node.input.iter().any(|name| texts.is_text(name));
     match (node.operator_domain(), node.op_type()) {
         (RUNTIME_DOMAIN, "Tokenizer") => true,
         ("", "StringNormalizer" | "StringConcat" | "StringSplit" | "RegexFullMatch") => true,
-        ("", "TfIdfVectorizer") => reads_text,
-        ("", "Cast") => reads_text && !is_text_cast(node),
+        ("", "TfIdfVectorizer") => reads_strings,
+        ("", "Cast") => reads_strings && !is_text_cast(node),
         _ => false,
     }
 }

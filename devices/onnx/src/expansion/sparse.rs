@@ -4,7 +4,7 @@
 
 use souk_memory::DType;
 
-use super::text_numbers::vector_proto;
+use super::string_table::vector_proto;
 use crate::{GraphProto, NodeProto, SparseTensorProto, TensorProto};
 
 /// Replaces the sparse constants of a graph, and of those within it, with dense values.

@@ -1,15 +1,15 @@
-//! Computes the operators that only move texts, such as `Reshape`, `Concat` and `Gather`, on their
-//! way to operators that compute with texts. It is part of the preparation, which runs on the
+//! Computes the operators that only move strings, such as `Reshape`, `Concat` and `Gather`, and
+//! whose results operators on strings need. It is part of the preparation, which runs on the
 //! buyer's machine before the rest of the model.
 
 use souk_memory::Tensor;
 
-use super::super::text_numbers::Texts;
+use super::super::string_table::Texts;
 use super::NodeFault;
 use crate::{NodeProto, TensorProto};
 
-/// A constant that says where texts go can have at most this many elements; a larger one must be a
-/// weight.
+/// Maximum number of elements of a constant that a move can read, such as a shape or indices. A
+/// larger constant is a weight.
 const SMALL_MAX: usize = 1 << 16;
 
 /// Returns whether a move can read this constant.
@@ -18,7 +18,7 @@ pub fn is_small(tensor: &TensorProto) -> bool {
     crate::external_location(tensor).is_none() && count.is_some_and(|count| count <= SMALL_MAX)
 }
 
-/// Returns whether a node moves texts in a way that this module supports.
+/// Returns whether a node moves strings in a way that this module supports.
 pub fn is_move(node: &NodeProto, texts: &Texts) -> bool {
     let moves = matches!(
         node.op_type(),
@@ -27,7 +27,7 @@ pub fn is_move(node: &NodeProto, texts: &Texts) -> bool {
     moves && node.operator_domain().is_empty() && node.input.iter().any(|name| texts.is_text(name))
 }
 
-/// Returns the result of a move; `None` if the node does not move texts.
+/// Returns the result of a move; `None` if the node does not move strings.
 pub fn compute_move<'a>(
     node: &NodeProto,
     input: &impl Fn(usize) -> Option<&'a Tensor>,
@@ -36,7 +36,7 @@ pub fn compute_move<'a>(
         return Ok(None);
     }
     let first = || input(0).ok_or(NodeFault::Missing(0));
-    let made = match node.op_type() {
+    let output = match node.op_type() {
         "Identity" => first()?.clone(),
         "Reshape" => reshape_tensor(node, first()?, &int_list(node, "shape", input(1))?)?,
         "Flatten" => {
@@ -51,7 +51,7 @@ pub fn compute_move<'a>(
         "Gather" => gather_values(node, first()?, input(1).ok_or(NodeFault::Missing(1))?)?,
         _ => return Ok(None),
     };
-    Ok(Some(made))
+    Ok(Some(output))
 }
 
 /// Returns sizes or axes from an attribute or an input.
@@ -63,50 +63,54 @@ fn int_list(node: &NodeProto, name: &str, input: Option<&Tensor>) -> Result<Vec<
     }
 }
 
-/// Returns an index that can be counted from the end; it must be below `count`.
-fn resolve_index(at: i64, count: usize) -> Result<usize, NodeFault> {
+/// Resolves an index, which counts from the end if it is negative, to one below `count`.
+fn resolve_index(index: i64, count: usize) -> Result<usize, NodeFault> {
     let signed = i64::try_from(count).unwrap_or(i64::MAX);
-    let found = usize::try_from(if at < 0 { at + signed } else { at }).ok();
-    let wrong = || NodeFault::Shape(vec![count]);
-    found.filter(|&found| found < count).ok_or_else(wrong)
+    let from_front = if index < 0 { index + signed } else { index };
+    let resolved = usize::try_from(from_front).ok();
+    let out_of_range = || NodeFault::Shape(vec![count]);
+    resolved
+        .filter(|&resolved| resolved < count)
+        .ok_or_else(out_of_range)
 }
 
 fn reshape_tensor(node: &NodeProto, tensor: &Tensor, wanted: &[i64]) -> Result<Tensor, NodeFault> {
     let dims = tensor.dims();
-    let wrong = || NodeFault::Shape(dims.to_vec());
-    let keeps = node.int("allowzero").unwrap_or(0) == 0;
-    let mut made = Vec::with_capacity(wanted.len());
-    let mut open = None;
+    let invalid = || NodeFault::Shape(dims.to_vec());
+    let zero_keeps_size = node.int("allowzero").unwrap_or(0) == 0;
+    let mut new_dims = Vec::with_capacity(wanted.len());
+    let mut inferred_axis = None;
     for (index, &size) in wanted.iter().enumerate() {
         let size = match size {
-            -1 if open.is_none() => {
-                open = Some(index);
+            -1 if inferred_axis.is_none() => {
+                inferred_axis = Some(index);
                 1
             }
-            0 if keeps => *dims.get(index).ok_or_else(wrong)?,
-            size => usize::try_from(size).map_err(|_| wrong())?,
+            0 if zero_keeps_size => *dims.get(index).ok_or_else(invalid)?,
+            size => usize::try_from(size).map_err(|_| invalid())?,
         };
-        made.push(size);
+        new_dims.push(size);
     }
-    if let Some(open) = open {
-        let fixed: usize = made.iter().product();
-        made[open] = tensor.shape().dims().iter().product::<usize>() / fixed.max(1);
+    if let Some(axis) = inferred_axis {
+        let other_sizes: usize = new_dims.iter().product();
+        let count = tensor.shape().dims().iter().product::<usize>();
+        new_dims[axis] = count / other_sizes.max(1);
     }
-    Ok(tensor.to_shape(made)?)
+    Ok(tensor.to_shape(new_dims)?)
 }
 
 fn squeeze_axes(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, NodeFault> {
     let dims = tensor.dims();
     let axes = axes.iter().map(|&axis| resolve_index(axis, dims.len()));
     let axes = axes.collect::<Result<Vec<usize>, NodeFault>>()?;
-    let goes = |axis: usize, size: usize| match axes.is_empty() {
+    let is_removed = |axis: usize, size: usize| match axes.is_empty() {
         true => size == 1,
         false => axes.contains(&axis),
     };
     let kept = dims
         .iter()
         .enumerate()
-        .filter(|&(axis, &size)| !goes(axis, size));
+        .filter(|&(axis, &size)| !is_removed(axis, size));
     Ok(tensor.to_shape(kept.map(|(_, &size)| size).collect::<Vec<_>>())?)
 }
 
@@ -137,7 +141,7 @@ fn concat_tensors<'a>(
     dims[axis] = 0;
     for part in &parts {
         let fits = part.dims().len() == dims.len()
-            && (0..dims.len()).all(|at| at == axis || part.dims()[at] == dims[at]);
+            && (0..dims.len()).all(|other| other == axis || part.dims()[other] == dims[other]);
         if !fits {
             return Err(NodeFault::Shape(part.dims().to_vec()));
         }
@@ -145,35 +149,35 @@ fn concat_tensors<'a>(
     }
     let values = parts.iter().map(|part| part.to_vec::<i64>());
     let values = values.collect::<Result<Vec<_>, _>>()?;
-    let before: usize = dims[..axis].iter().product();
-    let mut made = Vec::new();
-    for row in 0..before {
+    let rows: usize = dims[..axis].iter().product();
+    let mut elements = Vec::new();
+    for row in 0..rows {
         for (part, values) in parts.iter().zip(&values) {
-            let run: usize = part.dims()[axis..].iter().product();
-            made.extend_from_slice(&values[row * run..(row + 1) * run]);
+            let row_length: usize = part.dims()[axis..].iter().product();
+            elements.extend_from_slice(&values[row * row_length..(row + 1) * row_length]);
         }
     }
-    Ok(Tensor::from_vec(dims, made)?)
+    Ok(Tensor::from_vec(dims, elements)?)
 }
 
 fn gather_values(node: &NodeProto, tensor: &Tensor, indices: &Tensor) -> Result<Tensor, NodeFault> {
     let dims = tensor.dims();
     let axis = resolve_index(node.int("axis").unwrap_or(0), dims.len())?;
-    let found = indices
+    let resolved = indices
         .to_vec::<i64>()?
         .into_iter()
-        .map(|at| resolve_index(at, dims[axis]));
-    let found = found.collect::<Result<Vec<usize>, NodeFault>>()?;
+        .map(|index| resolve_index(index, dims[axis]));
+    let resolved = resolved.collect::<Result<Vec<usize>, NodeFault>>()?;
     let values = tensor.to_vec::<i64>()?;
-    let before: usize = dims[..axis].iter().product();
-    let run: usize = dims[axis + 1..].iter().product();
-    let mut made = Vec::new();
-    for row in 0..before {
-        for at in &found {
-            let start = (row * dims[axis] + at) * run;
-            made.extend_from_slice(&values[start..start + run]);
+    let rows: usize = dims[..axis].iter().product();
+    let slice_length: usize = dims[axis + 1..].iter().product();
+    let mut elements = Vec::new();
+    for row in 0..rows {
+        for index in &resolved {
+            let start = (row * dims[axis] + index) * slice_length;
+            elements.extend_from_slice(&values[start..start + slice_length]);
         }
     }
-    let sizes = [&dims[..axis], indices.dims(), &dims[axis + 1..]].concat();
-    Ok(Tensor::from_vec(sizes, made)?)
+    let output_dims = [&dims[..axis], indices.dims(), &dims[axis + 1..]].concat();
+    Ok(Tensor::from_vec(output_dims, elements)?)
 }

@@ -1,9 +1,9 @@
-//! Replaces the texts in a model with numbers that stand for them, and keeps the mapping.
+//! Replaces the strings in a model with i64 ids, and keeps the table of strings and ids.
 //!
-//! The bytes of a tensor of texts do not follow from its shape, and trained models only move texts
-//! and compare them. So each text of a model has a number, and a tensor of texts becomes a tensor
-//! of numbers, which souk plans, sends and computes like any other. The mapping stays with the
-//! owner of the model. An input can contain texts that are not in the model; they get new numbers.
+//! The bytes of a tensor of strings do not follow from its shape, and trained models only move
+//! strings and compare them. So each string of a model has an id, and a tensor of strings becomes a
+//! tensor of ids, which souk plans, sends and computes like any other. The table stays with the
+//! owner of the model. An input can contain strings that are not in the model; they get new ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,39 +14,39 @@ use crate::{
     type_proto,
 };
 
-/// The known texts; the number of each is its index.
+/// The known strings; the id of each is its index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Words {
+pub struct StringTable {
     texts: Vec<String>,
     numbers: BTreeMap<String, i64>,
 }
 
-/// The inputs and outputs that are texts, and the meanings of their numbers.
+/// The values of a model that are strings, and the table of their ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Texts {
-    /// The texts and their numbers.
-    pub words: Words,
+    /// The strings and their ids.
+    pub words: StringTable,
     /// Names of inputs.
     pub inputs: BTreeSet<String>,
     /// Names of outputs.
     pub outputs: BTreeSet<String>,
-    /// Every value that is text.
+    /// Names of all values that are strings.
     values: BTreeSet<String>,
 }
 
-impl Words {
-    /// Returns the number of a text, which will never change, and adds the text if it is new.
+impl StringTable {
+    /// Returns the id of a string, which will never change, and adds the string if it is new.
     pub fn intern_text(&mut self, text: &str) -> i64 {
         if let Some(number) = self.numbers.get(text) {
             return *number;
         }
-        let number = i64::try_from(self.texts.len()).expect("texts are in memory");
+        let number = i64::try_from(self.texts.len()).expect("the table fits in memory");
         self.texts.push(text.to_owned());
         self.numbers.insert(text.to_owned(), number);
         number
     }
 
-    /// Returns the text of a number.
+    /// Returns the string of an id.
     #[must_use]
     pub fn find_text(&self, number: i64) -> Option<&str> {
         let text = self.texts.get(usize::try_from(number).ok()?)?;
@@ -55,7 +55,7 @@ impl Words {
 }
 
 impl Texts {
-    /// Returns whether a value is text.
+    /// Returns whether a value is a string.
     #[must_use]
     pub fn is_text(&self, value: &str) -> bool {
         self.values.contains(value)
@@ -66,7 +66,7 @@ impl Texts {
     }
 }
 
-/// Replaces the texts that a graph contains or declares with numbers, including those in bodies.
+/// Replaces the strings that a graph contains or declares with ids, including those in its bodies.
 pub(super) fn number_graph(graph: &mut GraphProto, texts: &mut Texts) {
     texts.inputs.extend(number_values(&mut graph.input));
     texts.outputs.extend(number_values(&mut graph.output));
@@ -100,8 +100,8 @@ fn number_constants(graph: &mut GraphProto, texts: &mut Texts) {
     }
 }
 
-/// Replaces the text of a constant with its number; returns whether it was text.
-fn number_constant(node: &mut NodeProto, words: &mut Words) -> bool {
+/// Replaces the string of a constant with its id; returns whether it was a string.
+fn number_constant(node: &mut NodeProto, words: &mut StringTable) -> bool {
     let Some(attribute) = node.attribute.first_mut() else {
         return false;
     };
@@ -128,14 +128,14 @@ fn number_constant(node: &mut NodeProto, words: &mut Words) -> bool {
     true
 }
 
-/// Returns a vector of numbers, as a message.
+/// Encodes a vector of numbers as a `TensorProto`.
 pub(super) fn vector_proto(name: &str, numbers: Vec<i64>) -> TensorProto {
     let tensor = Tensor::from_vec([numbers.len()], numbers);
-    tensor_to_proto(name, &tensor.expect("as many numbers as it says"))
+    tensor_to_proto(name, &tensor.expect("the shape has as many elements"))
 }
 
-/// Returns the numbers of a tensor of texts; `None` if it is not of texts.
-pub(super) fn numbers_of(tensor: &TensorProto, words: &mut Words) -> Option<TensorProto> {
+/// Returns the ids of a tensor of strings; `None` if its elements are not strings.
+pub(super) fn numbers_of(tensor: &TensorProto, words: &mut StringTable) -> Option<TensorProto> {
     if tensor.data_type() != DataType::String as i32 {
         return None;
     }
@@ -151,7 +151,7 @@ pub(super) fn numbers_of(tensor: &TensorProto, words: &mut Words) -> Option<Tens
     })
 }
 
-/// Declares values of texts as values of numbers, and returns their names.
+/// Declares string values as i64 values, and returns their names.
 fn number_values(values: &mut [ValueInfoProto]) -> Vec<String> {
     values.iter_mut().filter_map(numbered_value).collect()
 }
@@ -171,7 +171,7 @@ fn numbered_value(value: &mut ValueInfoProto) -> Option<String> {
     }
 }
 
-/// Returns whether a cast is to texts.
+/// Returns whether a cast is to strings.
 pub(super) fn is_text_cast(node: &NodeProto) -> bool {
     node.int("to") == Some(i64::from(DataType::String as i32))
 }
