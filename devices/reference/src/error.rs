@@ -16,6 +16,9 @@ pub enum KernelError {
     /// An input has invalid values.
     #[error("its input {0} is out of range")]
     Range(usize),
+    /// An input has too many or too few dimensions.
+    #[error("its input {0} has the wrong rank")]
+    Rank(usize),
     /// An input is not a list of tensors.
     #[error("its input {0} is not a list of tensors")]
     NoList(usize),
