@@ -27,8 +27,8 @@ use crate::sysfs_card::SysfsCard;
 const QUALCOMM: u32 = 0x5143;
 const ARM: u32 = 0x13b5;
 
-/// Numbers that kernels have where an adapter does.
-const NUMBERS: Features = Features::SHADER_F16
+/// Number types that kernels use if the adapter has them.
+const NUMBER_TYPES: Features = Features::SHADER_F16
     .union(Features::SHADER_F64)
     .union(Features::SHADER_INT64);
 
@@ -45,7 +45,7 @@ impl Default for GpuConfig {
     fn default() -> Self {
         Self {
             memory_bytes_max: None,
-            // Long for any subgraph, but short for a person who waits on a hung driver.
+            // No subgraph takes that long, and a user does not wait too long for a hung driver.
             time_max: Duration::from_secs(120),
         }
     }
@@ -67,14 +67,14 @@ pub struct OpenError {
     pub cause: String,
 }
 
-/// The adapters of this machine, software ones last.
+/// Lists the adapters of this machine, software ones last.
 #[must_use]
 pub fn list_adapters() -> Vec<Adapter> {
     let mut descriptor = InstanceDescriptor::new_without_display_handle();
     descriptor.backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
     let instance = Instance::new(descriptor);
-    let found = pollster::block_on(instance.enumerate_adapters(Backends::all()));
-    let mut adapters: Vec<Adapter> = found
+    let adapters = pollster::block_on(instance.enumerate_adapters(Backends::all()));
+    let mut adapters: Vec<Adapter> = adapters
         .into_iter()
         .map(|adapter| Adapter {
             info: adapter.get_info(),
@@ -92,20 +92,21 @@ impl Adapter {
         &self.info.name
     }
 
-    /// Whether it is a program on the CPU: for tests, not for sale.
+    /// Returns whether the adapter is a program on the CPU, which is for tests and not for sale.
     #[must_use]
     pub fn is_software(&self) -> bool {
         self.info.device_type == DeviceType::Cpu
     }
 
-    /// The driver with its version.
+    /// Returns the name of the driver with its version.
     #[must_use]
     pub fn driver_version(&self) -> String {
         let info = &self.info;
         format!("{:?}: {} {}", info.backend, info.driver, info.driver_info)
     }
 
-    /// A key that changes when anything measured on it might.
+    /// Returns a key for measurements of the adapter. It changes when they may no longer hold, for
+    /// example with a new driver.
     #[must_use]
     pub fn key(&self) -> String {
         let info = &self.info;
@@ -118,7 +119,7 @@ impl Adapter {
         )
     }
 
-    /// Describes the adapter; leaves measured figures open.
+    /// Describes the adapter. Throughput, memory bandwidth and launch time must be measured.
     #[must_use]
     pub fn profile(&self) -> Profile {
         let (bytes, source) = self.memory_bytes();
@@ -159,15 +160,17 @@ impl Adapter {
         ProcessorKind::Gpu { api }
     }
 
-    /// Where Linux describes it, if the driver says which card it is.
+    /// Returns the folder in which Linux describes the adapter, if the driver states its PCI
+    /// address.
     fn sysfs_folder(&self) -> Option<PathBuf> {
-        let bus = &self.info.device_pci_bus_id;
-        let is_known = !bus.is_empty();
-        is_known.then(|| Path::new("/sys/bus/pci/devices").join(bus))
+        let address = &self.info.device_pci_bus_id;
+        let has_address = !address.is_empty();
+        has_address.then(|| Path::new("/sys/bus/pci/devices").join(address))
     }
 
-    /// Returns the link between its memory and the host's: PCI Express, as far as Linux describes
-    /// it. Where both are one memory, the driver still copies within it.
+    /// Returns the link between the memories of the adapter and the host: PCI Express if Linux
+    /// describes it, otherwise a copy within the host's memory, which the driver makes even if both
+    /// share one memory.
     pub(crate) fn host_link(&self) -> Link {
         match self.info.device_type {
             DeviceType::IntegratedGpu | DeviceType::Cpu => links::host_copy_path(),
@@ -198,15 +201,15 @@ impl Adapter {
     }
 
     pub(crate) fn open_context(&self, config: GpuConfig) -> Result<Context, OpenError> {
-        let own = self.adapter.limits();
+        let supported = self.adapter.limits();
         let limits = Limits {
-            max_buffer_size: own.max_buffer_size,
-            max_storage_buffer_binding_size: own.max_storage_buffer_binding_size,
+            max_buffer_size: supported.max_buffer_size,
+            max_storage_buffer_binding_size: supported.max_storage_buffer_binding_size,
             ..Limits::default()
         };
         let descriptor = DeviceDescriptor {
             label: Some("souk"),
-            required_features: self.adapter.features() & NUMBERS,
+            required_features: self.adapter.features() & NUMBER_TYPES,
             required_limits: limits,
             memory_hints: MemoryHints::MemoryUsage,
             ..Default::default()
@@ -220,13 +223,13 @@ impl Adapter {
         let bytes_max = config.memory_bytes_max.unwrap_or(bytes).min(bytes);
         let name = self.info.name.clone();
         let lost = Arc::new(AtomicBool::new(false));
-        let flag = lost.clone();
-        let answers = match self.is_software() {
+        let lost_flag = lost.clone();
+        let completion = match self.is_software() {
             true => CompletionSignal::Done,
             false => CompletionSignal::Begun,
         };
-        let lost_now = move || flag.store(true, Ordering::Relaxed);
-        let driver = WebGpu::new(device, queue, answers, lost_now);
+        let on_lost = move || lost_flag.store(true, Ordering::Relaxed);
+        let driver = WebGpu::new(device, queue, completion, on_lost);
         let driver = Driver::WebGpu(driver);
         let context = Context::new(name, driver, bytes_max, config.time_max, lost);
         Ok(context.with_live_readings(
@@ -236,9 +239,9 @@ impl Adapter {
     }
 }
 
-/// Makers by PCI number; others keep the number.
+/// Returns the name of a PCI vendor, or its number if the name is unknown.
 fn vendor_name(number: u32) -> String {
-    let known = match number {
+    let name = match number {
         0x1002 => "AMD",
         0x10de => "NVIDIA",
         0x8086 => "Intel",
@@ -248,5 +251,5 @@ fn vendor_name(number: u32) -> String {
         0x10005 => "Mesa",
         _ => return format!("vendor {number:#06x}"),
     };
-    known.to_owned()
+    name.to_owned()
 }

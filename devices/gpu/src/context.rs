@@ -52,7 +52,7 @@ pub(crate) struct Context {
     doubles: OnceLock<DoubleSupport>,
     busy: Busy,
     /// Held from the first upload of a run to its last read-out.
-    pub turn: Mutex<()>,
+    pub run_lock: Mutex<()>,
 }
 
 /// Buffers at rest, and the bytes of all there are.
@@ -95,7 +95,7 @@ impl Context {
             halves: OnceLock::new(),
             doubles: OnceLock::new(),
             busy: Busy::default(),
-            turn: Mutex::default(),
+            run_lock: Mutex::default(),
         }
     }
 

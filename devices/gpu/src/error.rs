@@ -15,7 +15,10 @@ pub(crate) enum GpuError {
     /// The operator's inputs do not go together.
     #[error(transparent)]
     Operator(#[from] KernelError),
-    /// There is no room for a value.
+    /// The run has no such value.
+    #[error("the value {0:?} is missing")]
+    NoValue(String),
+    /// There is no memory for a value.
     #[error("{bytes} bytes of the device's memory are needed, {free} are free")]
     OutOfMemory {
         /// Bytes wanted.

@@ -9,6 +9,7 @@ mod casts;
 mod convolutions;
 mod dropout;
 pub(crate) mod elementwise;
+mod gather;
 pub(crate) mod integers;
 mod layout;
 mod loss;
@@ -90,10 +91,10 @@ fn record_named(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         "Expand" => layout::expand(step),
         "Gather" => match step.matrix {
             Some(matrix) => products::matrix::gather_rows(step, matrix),
-            None => layout::gather(step),
+            None => gather::gather(step),
         },
-        "GatherElements" => layout::gather_elements(step),
-        "GatherND" => layout::gather_nd(step),
+        "GatherElements" => gather::gather_elements(step),
+        "GatherND" => gather::gather_nd(step),
         "Gelu" => elementwise::gelu(step),
         "Gemm" => gemm(step),
         "GroupNormalization" | "InstanceNormalization" => reduce::group_norm(step),

@@ -1,6 +1,7 @@
-//! A subgraph compiled for a GPU, and its runs. Compilation decides where each node runs and sends
-//! the weights. A run records all nodes (collects their kernels) for the shapes of its inputs and
-//! submits them together, or in parts where the host must read a value in between.
+//! A subgraph compiled for a GPU, and its runs. Compilation assigns each node to the host or the
+//! device and uploads the weights. A run records all nodes (collects their kernels) for the shapes
+//! of its inputs and submits them together. Only if the host must read a value in between, the run
+//! submits them in several parts.
 
 pub(crate) mod custom;
 mod fusion;
@@ -47,10 +48,10 @@ pub(crate) struct GpuProgram {
     /// Values that recording needs in the host's memory: shapes, axes, indices, integer divisors,
     /// and the inputs of nodes that run on the host.
     host_reads: BTreeSet<String>,
-    /// For each node, values no later one reads.
-    ends: Vec<Vec<String>>,
+    /// For each node, the values that no later node reads, so that a run frees them after it.
+    last_uses: Vec<Vec<String>>,
     scope: Scope,
-    /// The empty fusion, of nodes without any.
+    /// The fusion of a node that is fused with no other.
     no_fusion: Fusion,
 }
 
@@ -67,8 +68,8 @@ impl GpuProgram {
             true => matrices::plan_matrices(&graph, &sides),
             false => BTreeMap::new(),
         };
-        let weights = send_weights(&context, &graph, &sides, &sources)?;
-        let matrices = matrices::send_matrices(&context, &graph, &sources, &weights);
+        let weights = upload_weights(&context, &graph, &sides, &sources)?;
+        let matrices = matrices::upload_matrices(&context, &graph, &sources, &weights);
         let matrices =
             matrices.map_err(|(name, error)| error.into_compile_error(&context.name, &name))?;
         let mut roles = fusion::plan_fusion(&graph, &sides, context.driver().multiplies_quarters());
@@ -79,7 +80,7 @@ impl GpuProgram {
             nodes.flat_map(|(node, side)| table::read_by_host(node, *side, &graph.dtypes, doubles));
         Ok(Self {
             host_reads: host_reads.map(str::to_owned).collect(),
-            ends: last_uses(&graph, &roles),
+            last_uses: find_last_uses(&graph, &roles),
             roles,
             context,
             sides,
@@ -100,50 +101,68 @@ impl GpuProgram {
         states: &BTreeSet<String>,
     ) -> Result<(), RunError> {
         let nodes = self.graph.nodes().iter().zip(&self.roles);
-        for ((node, place), (side, ends)) in nodes.zip(self.sides.iter().zip(&self.ends)) {
-            let fused = match place {
+        let sides = self.sides.iter().zip(&self.last_uses);
+        for ((node, role), (side, last_uses)) in nodes.zip(sides) {
+            let fused = match role {
                 FusionRole::Head(fused) => fused,
                 _ => &self.no_fusion,
             };
-            let overwritten = node.input_name(0).filter(|name| states.contains(*name));
-            let overwrites = overwritten.is_some_and(|name| ends.iter().any(|it| it == name));
-            let made = match (side, place) {
-                (_, FusionRole::Taken) => Ok(Vec::new()),
-                (Side::Host, _) => self.on_host(node, stream, values),
-                (Side::Device, _) => self.on_device((node, overwrites), fused, stream, values),
+            let state = node.input_name(0).filter(|name| states.contains(*name));
+            let overwrites = state.is_some_and(|name| last_uses.iter().any(|last| last == name));
+            let outputs = match (side, role) {
+                (_, FusionRole::Absorbed) => Ok(Vec::new()),
+                (Side::Host, _) => self.run_on_host(node, stream, values),
+                (Side::Device, _) => self.record_on_device(node, overwrites, fused, stream, values),
             };
-            let made =
-                made.map_err(|error| error.into_run_error(&self.context.name, Some(node)))?;
-            let names = match place {
+            let outputs =
+                outputs.map_err(|error| error.into_run_error(&self.context.name, Some(node)))?;
+            let names = match role {
                 FusionRole::Head(fused) => std::slice::from_ref(&fused.output),
                 _ => &node.output,
             };
-            for (name, value) in names.iter().zip(made) {
+            for (name, value) in names.iter().zip(outputs) {
                 if !name.is_empty() {
                     values.insert(name.clone(), value);
                 }
             }
-            for name in ends {
+            for name in last_uses {
                 values.remove(name);
             }
         }
         Ok(())
     }
 
-    fn value<'v>(&'v self, values: &'v BTreeMap<String, Value>, name: &str) -> Option<&'v Value> {
+    fn find_value<'v>(
+        &'v self,
+        values: &'v BTreeMap<String, Value>,
+        name: &str,
+    ) -> Option<&'v Value> {
         values.get(name).or_else(|| self.weights.get(name))
     }
 
-    fn on_device<'a>(
+    fn require_value<'v>(
+        &'v self,
+        values: &'v BTreeMap<String, Value>,
+        name: &str,
+    ) -> Result<&'v Value, GpuError> {
+        let value = self.find_value(values, name);
+        value.ok_or_else(|| GpuError::NoValue(name.to_owned()))
+    }
+
+    /// Records the kernels of a node, with the nodes that it absorbs. `overwrites` lets it write
+    /// its output over its first input.
+    fn record_on_device<'a>(
         &'a self,
-        (node, overwrites): (&'a NodeProto, bool),
+        node: &'a NodeProto,
+        overwrites: bool,
         fused: &'a Fusion,
         stream: &mut Stream<'a>,
         values: &BTreeMap<String, Value>,
     ) -> Result<Vec<Value>, GpuError> {
         let names = fused.input_names(node).into_iter();
-        let given: Vec<Option<&Value>> = names.map(|name| self.value(values, name)).collect();
-        let inputs = given
+        let input_values: Vec<Option<&Value>> =
+            names.map(|name| self.find_value(values, name)).collect();
+        let inputs = input_values
             .iter()
             .map(|value| value.and_then(|value| value.host.clone()))
             .collect();
@@ -161,11 +180,11 @@ impl GpuProgram {
         let mut step = Step {
             stream,
             call,
-            values: given,
+            values: input_values,
             epilogue: &fused.epilogue,
             wanted: names.first().and_then(dtype),
             overwrites,
-            matrix: node.input.iter().find_map(|it| self.matrices.get(it)),
+            matrix: node.input.iter().find_map(|name| self.matrices.get(name)),
         };
         if custom::is_kernel(node) {
             let arrays = custom::record_kernel(&mut step, &self.graph)?;
@@ -182,7 +201,8 @@ impl GpuProgram {
             .collect()
     }
 
-    fn on_host<'a>(
+    /// Computes a node on the host.
+    fn run_on_host<'a>(
         &'a self,
         node: &NodeProto,
         stream: &mut Stream<'a>,
@@ -193,17 +213,19 @@ impl GpuProgram {
         }
         let mut scope = Scope::new();
         for name in node.input.iter().filter(|name| !name.is_empty()) {
-            let value = self.value(values, name).ok_or(KernelError::Missing(0))?;
-            scope.insert(name.clone(), self.fetch_to_host(stream, value)?);
+            let value = self.require_value(values, name)?;
+            let tensor = self.fetch_to_host(stream, name, value)?;
+            scope.insert(name.clone(), tensor);
         }
         let run = reference::run_nodes(std::slice::from_ref(node), &mut scope, self.graph.opset);
         run.map_err(|error| KernelError::Inner(Box::new(error)))?;
-        let made = |name: &String| {
-            let tensor = scope.remove(name).ok_or(KernelError::Missing(0))?;
+        let take_output = |name: &String| {
+            let tensor = scope.remove(name);
+            let tensor = tensor.ok_or_else(|| GpuError::NoValue(name.clone()))?;
             Ok(Value::of_host(tensor))
         };
-        let named = node.output.iter().filter(|name| !name.is_empty());
-        named.map(made).collect()
+        let names = node.output.iter().filter(|name| !name.is_empty());
+        names.map(take_output).collect()
     }
 
     /// Returns a value in host memory. If only the device has it (such as logits to sample from),
@@ -211,33 +233,35 @@ impl GpuProgram {
     fn fetch_to_host<'a>(
         &'a self,
         stream: &mut Stream<'a>,
+        name: &str,
         value: &Value,
     ) -> Result<Tensor, GpuError> {
         if let Some(tensor) = &value.host {
             return Ok(tensor.clone());
         }
-        let array = value.on_device().ok_or(KernelError::Missing(0))?;
+        let missing = || GpuError::NoValue(name.to_owned());
+        let array = value.on_device().ok_or_else(missing)?;
         std::mem::replace(stream, Stream::new(&self.context)).submit()?;
         let mut read = self.context.read(&[(array.buffer.get(), array.bytes())])?;
-        tensor_from_words(array, read.pop().ok_or(KernelError::Missing(0))?)
+        tensor_from_words(array, read.pop().ok_or_else(missing)?)
     }
 
-    /// `Shape` and `Size`, which need no element of their input.
+    /// Computes `Shape` or `Size` on the host, without the elements of their input.
     fn evaluate_sizes(
         &self,
         node: &NodeProto,
         values: &BTreeMap<String, Value>,
     ) -> Result<Vec<Value>, GpuError> {
         let name = node.input_name(0).unwrap_or_default();
-        let value = self.value(values, name).ok_or(KernelError::Missing(0))?;
+        let value = self.require_value(values, name)?;
         let dims: Vec<i64> = value.dims().iter().map(|&size| size as i64).collect();
         let tensor = if node.op_type() == "Size" {
             Tensor::scalar(dims.iter().product::<i64>())
         } else {
             let rank = dims.len() as i64;
             let bound = |name, default| {
-                let at = node.int(name).unwrap_or(default);
-                (if at < 0 { at + rank } else { at }).clamp(0, rank) as usize
+                let axis = node.int(name).unwrap_or(default);
+                (if axis < 0 { axis + rank } else { axis }).clamp(0, rank) as usize
             };
             let (start, end) = (bound("start", 0), bound("end", rank));
             let chosen = dims[start..end.max(start)].to_vec();
@@ -246,16 +270,16 @@ impl GpuProgram {
         Ok(vec![Value::of_host(tensor)])
     }
 
-    /// Turns inputs into values of a run. A tensor on this device stays there, unless the host must
-    /// know it; one on another device comes by the link between them or through the host. A copy
-    /// takes the other device's lock, so all copies end before this run takes its own: no run holds
-    /// two.
+    /// Converts inputs to values of a run. A tensor on this device stays there; if the host reads
+    /// it, the host gets a copy. A tensor on another device is copied over the link between the two
+    /// devices, or through the host. A copy locks the other device, so you must call this function
+    /// before you lock this one: no run may hold two locks.
     fn import_inputs(
         &self,
         inputs: &BTreeMap<String, TensorHandle>,
     ) -> Result<BTreeMap<String, Value>, RunError> {
-        let given = |(name, held): (&String, &TensorHandle)| {
-            let mut value = match held {
+        let import = |(name, handle): (&String, &TensorHandle)| {
+            let mut value = match handle {
                 TensorHandle::Host(tensor) => Value::of_host(tensor.clone()),
                 TensorHandle::Device(resident) => {
                     match memory::import_resident(&self.context, &**resident)? {
@@ -265,11 +289,11 @@ impl GpuProgram {
                 }
             };
             if value.host.is_none() && self.host_reads.contains(name) {
-                value.host = Some(held.to_host()?);
+                value.host = Some(handle.to_host()?);
             }
             Ok((name.clone(), value))
         };
-        inputs.iter().map(given).collect()
+        inputs.iter().map(import).collect()
     }
 
     /// Submits, waits, and reads back the outputs that do not stay on the device.
@@ -283,8 +307,7 @@ impl GpuProgram {
         let mut outputs = BTreeMap::new();
         let mut arrays: Vec<(&Port, &Array)> = Vec::new();
         for port in &self.graph.outputs {
-            let value = self.value(values, &port.name);
-            let value = value.ok_or(KernelError::Missing(0))?;
+            let value = self.require_value(values, &port.name)?;
             match (&value.host, value.on_device()) {
                 (_, Some(_)) if kept.contains(&port.name) => {
                     let resident = GpuResident::new(&self.context, value.clone())?;
@@ -294,7 +317,7 @@ impl GpuProgram {
                     outputs.insert(port.name.clone(), TensorHandle::Host(tensor.clone()));
                 }
                 (None, Some(array)) => arrays.push((port, array)),
-                (None, None) => return Err(KernelError::Missing(0).into()),
+                (None, None) => return Err(GpuError::NoValue(port.name.clone())),
             }
         }
         let buffers: Vec<_> = arrays
@@ -322,11 +345,11 @@ impl Program for GpuProgram {
     }
 
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
-        let held =
+        let to_handle =
             |(name, tensor): (&String, &Tensor)| (name.clone(), TensorHandle::Host(tensor.clone()));
-        let inputs = inputs.iter().map(held).collect();
+        let inputs = inputs.iter().map(to_handle).collect();
         let outcome = self.run_held(&inputs, &BTreeSet::new())?;
-        outcome.try_map(|held| held.to_host())
+        outcome.try_map(|handle| handle.to_host())
     }
 
     fn run_held(
@@ -334,10 +357,10 @@ impl Program for GpuProgram {
         inputs: &BTreeMap<String, TensorHandle>,
         kept: &BTreeSet<String>,
     ) -> Result<Outcome<TensorHandle>, RunError> {
-        self.run_over(inputs, kept, &BTreeSet::new())
+        self.run_in_place(inputs, kept, &BTreeSet::new())
     }
 
-    fn run_over(
+    fn run_in_place(
         &self,
         inputs: &BTreeMap<String, TensorHandle>,
         kept: &BTreeSet<String>,
@@ -345,12 +368,12 @@ impl Program for GpuProgram {
     ) -> Result<Outcome<TensorHandle>, RunError> {
         check_held(&self.graph.inputs, inputs)?;
         let mut values = self.import_inputs(inputs)?;
-        let turn = self.context.turn.lock();
-        let _turn = turn.unwrap_or_else(PoisonError::into_inner);
+        let lock = self.context.run_lock.lock();
+        let _lock = lock.unwrap_or_else(PoisonError::into_inner);
         let before = self.context.joules();
         let (start, compiled_before) = (Instant::now(), self.context.compiled_for());
-        let gone = self.context.ensure_not_lost();
-        gone.map_err(|error| error.into_run_error(&self.context.name, None))?;
+        let alive = self.context.ensure_not_lost();
+        alive.map_err(|error| error.into_run_error(&self.context.name, None))?;
         let mut stream = Stream::new(&self.context);
         self.record_nodes(&mut stream, &mut values, states)?;
         let outputs = self.finish_run(stream, &values, kept);
@@ -368,7 +391,7 @@ impl Program for GpuProgram {
     }
 }
 
-/// Returns the difference of a counter before and after a run.
+/// Returns the energy of a run, from the device's counter in joules before and after it.
 fn energy_between((before, after): (f64, f64)) -> Energy {
     Energy {
         joules: after - before,
@@ -380,23 +403,23 @@ fn energy_between((before, after): (f64, f64)) -> Energy {
 /// they usually compute shapes and masks; if nothing is then left for the device, it gets the
 /// narrow integers, or all. Refuses the graph if a node can run nowhere, or none on the device.
 fn assign_sides(graph: &Graph, doubles: DoubleSupport) -> Result<Vec<Side>, Unsupported> {
-    let works = |sides: &Vec<Side>| sides.contains(&Side::Device);
+    let has_device_work = |sides: &Vec<Side>| sides.contains(&Side::Device);
     let sides = find_sides(graph, Takeover::Nothing, doubles)?;
-    let Some(first) = graph.nodes().first().filter(|_| !works(&sides)) else {
+    let Some(first) = graph.nodes().first().filter(|_| !has_device_work(&sides)) else {
         return Ok(sides);
     };
     for takeover in [Takeover::Narrow, Takeover::All] {
         if let Ok(sides) = find_sides(graph, takeover, doubles)
-            && works(&sides)
+            && has_device_work(&sides)
         {
             return Ok(sides);
         }
     }
-    let judge = judge_of(graph, Takeover::All, doubles);
-    let lacking = |node| Some((node, judge.unsupported_reason(node)?));
+    let judge = create_judge(graph, Takeover::All, doubles);
+    let unsupported = |node| Some((node, judge.unsupported_reason(node)?));
     let reason = "the graph has no work for this device but sizes and masks of integers";
-    let (node, reason) = match graph.nodes().iter().find_map(lacking) {
-        Some(lacking) => lacking,
+    let (node, reason) = match graph.nodes().iter().find_map(unsupported) {
+        Some(unsupported) => unsupported,
         None => (first, UnsupportedReason::Engine(reason.to_owned())),
     };
     Err(Unsupported::new(node, reason))
@@ -407,7 +430,7 @@ fn find_sides(
     takeover: Takeover,
     doubles: DoubleSupport,
 ) -> Result<Vec<Side>, Unsupported> {
-    let mut judge = judge_of(graph, takeover, doubles);
+    let mut judge = create_judge(graph, takeover, doubles);
     let side = |node| {
         let side = judge.judge_node(node);
         side.map_err(|reason| Unsupported::new(node, reason))
@@ -415,7 +438,7 @@ fn find_sides(
     graph.nodes().iter().map(side).collect()
 }
 
-fn judge_of(graph: &Graph, takeover: Takeover, doubles: DoubleSupport) -> Judge<'_> {
+fn create_judge(graph: &Graph, takeover: Takeover, doubles: DoubleSupport) -> Judge<'_> {
     let inputs = graph.inputs.iter().map(|port| port.name.as_str());
     let weights = graph.weights.keys().map(String::as_str);
     Judge {
@@ -428,7 +451,8 @@ fn judge_of(graph: &Graph, takeover: Takeover, doubles: DoubleSupport) -> Judge<
     }
 }
 
-fn send_weights(
+/// Uploads the weights that nodes on the device read in their stored type. The host keeps all.
+fn upload_weights(
     context: &Context,
     graph: &Graph,
     sides: &[Side],
@@ -440,15 +464,16 @@ fn send_weights(
         .flat_map(|(node, _)| &node.input)
         .map(String::as_str)
         .collect();
-    // Any other reader sends the scales itself when it needs them.
-    for (name, _) in sources.values().filter_map(|it| it.scales.as_ref()) {
+    // The kernels that read blocks get the scales with the blocks. Any other reader uploads the
+    // scales itself when it needs them.
+    for (name, _) in sources.values().filter_map(|source| source.scales.as_ref()) {
         read.remove(name.as_str());
     }
     let stream = Stream::new(context);
     let mut weights = BTreeMap::new();
     for (name, tensor) in &graph.weights {
-        let is_sent = read.contains(name.as_str()) && is_stored_natively(tensor.dtype());
-        let value = if is_sent {
+        let is_read_natively = read.contains(name.as_str()) && is_stored_natively(tensor.dtype());
+        let value = if is_read_natively {
             let array = upload_tensor(&stream, tensor)
                 .map_err(|error| error.into_compile_error(&context.name, name))?;
             Value::of_both(tensor.clone(), array)
@@ -460,29 +485,26 @@ fn send_weights(
     Ok(weights)
 }
 
-/// Returns for each node the values that it is the last to read or make.
-fn last_uses(graph: &Graph, roles: &[FusionRole]) -> Vec<Vec<String>> {
+/// Returns for each node the values that no later node uses: those that it reads last, and those
+/// that it computes and nobody reads.
+fn find_last_uses(graph: &Graph, roles: &[FusionRole]) -> Vec<Vec<String>> {
     let outputs: BTreeSet<&str> = graph
         .outputs
         .iter()
         .map(|port| port.name.as_str())
         .collect();
-    let mut later: BTreeSet<&str> = outputs.clone();
-    let mut ends = Vec::with_capacity(graph.nodes().len());
+    let mut used_later: BTreeSet<&str> = outputs.clone();
+    let mut last_uses = Vec::with_capacity(graph.nodes().len());
     for (node, role) in graph.nodes().iter().zip(roles).rev() {
         let names = node.input.iter().chain(&node.output).map(String::as_str);
-        let more = match role {
+        let fused_names = match role {
             FusionRole::Head(fused) => fused.input_names(node),
             _ => Vec::new(),
         };
-        let named = names.chain(more).filter(|name| !name.is_empty());
-        ends.push(
-            named
-                .filter(|name| later.insert(name))
-                .map(str::to_owned)
-                .collect(),
-        );
+        let names = names.chain(fused_names).filter(|name| !name.is_empty());
+        let names = names.filter(|name| used_later.insert(name));
+        last_uses.push(names.map(str::to_owned).collect());
     }
-    ends.reverse();
-    ends
+    last_uses.reverse();
+    last_uses
 }

@@ -203,7 +203,8 @@ pub(crate) fn take_kernel(word: CopyUnit) -> String {
     )
 }
 
-/// `y[places[i]] = x[i]` in runs of `p[1]` words; a place below 0 is skipped.
+/// Copies runs of `p[1]` words from `x` to `y`. `places` has the offset of each run in `y`, in
+/// multiples of `p[1]`; the kernel skips a run whose offset is negative.
 pub(crate) fn put_kernel(word: CopyUnit) -> String {
     let name = word.name();
     let arrays = bindings(&[("x", name), ("places", "i32"), ("y", name)], 1);
@@ -216,11 +217,11 @@ pub(crate) fn put_kernel(word: CopyUnit) -> String {
     )
 }
 
-/// Combines updates with the elements at their places: one thread for each element that has updates
-/// applies them in their order.
+/// Combines updates with elements: one thread for each element that has updates applies them in
+/// their order.
 ///
-/// Sizes: count, words of an update. `starts` holds the index in `order` at which the updates of a
-/// place begin.
+/// Sizes: count, words of an update. `places` has the offsets that have updates, in multiples of
+/// `p[1]`. The updates of offset `k` are `order[starts[k]..starts[k + 1]]`.
 pub(crate) fn combine_kernel(element: &str, combine: &str) -> String {
     let arrays = bindings(
         &[

@@ -72,10 +72,10 @@ struct Entry {
     family: Option<serde_json::Value>,
     isa: Option<serde_json::Value>,
     memory: EntryMemory,
-    /// Operations a second on dense operands, in tera (10^12).
+    /// Operations per second on dense operands, in tera (10^12).
     #[serde(default)]
     dense: BTreeMap<DType, f64>,
-    /// Operations a second counted with 2:4 sparsity, in tera (10^12).
+    /// Operations per second counted with 2:4 sparsity, in tera (10^12).
     #[serde(default)]
     sparse: BTreeMap<DType, f64>,
     /// Power limit, in watts.

@@ -114,7 +114,7 @@ pub trait Program: Send + Sync {
     ///
     /// # Errors
     /// See [`Self::run`].
-    fn run_over(
+    fn run_in_place(
         &self,
         inputs: &BTreeMap<String, TensorHandle>,
         kept: &BTreeSet<String>,

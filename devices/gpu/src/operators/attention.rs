@@ -11,7 +11,8 @@ use souk_reference::shape::broadcast_shape;
 
 use crate::error::GpuError;
 use crate::numbers::packed::element_type;
-use crate::operators::layout::{join_arrays, permute_axes, take_runs};
+use crate::operators::gather::take_runs;
+use crate::operators::layout::{join_arrays, permute_axes};
 use crate::recording::{Array, Groups, Step, to_word};
 use crate::shaders::{PRELUDE, bindings, by_group, group_reduction, prelude, rotate_kernel};
 
@@ -239,7 +240,7 @@ fn attention_sizes(
     for heads in [query, key, value, target] {
         sizes.extend(heads.steps);
     }
-    let limits = step.upload_places(&limits)?;
+    let limits = step.upload_indices(&limits)?;
     Ok(AttentionSizes {
         sizes,
         mask,
@@ -473,17 +474,18 @@ pub(crate) fn rotary_embedding(step: &mut Step<'_, '_>) -> Result<Vec<Array>, Gp
     }
     let rows = heads.samples * heads.length;
     if let Some(positions) = step.call.optional_input_ints(3)? {
-        let known = cosines.count() / half.max(1);
-        let place = |&position: &i64| {
-            let place = usize::try_from(position).ok().filter(|&it| it < known);
-            place.map(|it| it as i32).ok_or(KernelError::Range(3))
+        let table_rows = cosines.count() / half.max(1);
+        let row = |&position: &i64| {
+            let row = usize::try_from(position).ok();
+            let row = row.filter(|&row| row < table_rows);
+            row.map(|row| row as i32).ok_or(KernelError::Range(3))
         };
-        let places: Vec<i32> = positions.iter().map(place).collect::<Result<_, _>>()?;
-        if places.len() != rows {
+        let table_indices: Vec<i32> = positions.iter().map(row).collect::<Result<_, _>>()?;
+        if table_indices.len() != rows {
             return Err(KernelError::Range(3).into());
         }
-        cosines = take_runs(step, &cosines, &places, half, &[rows, half])?;
-        sines = take_runs(step, &sines, &places, half, &[rows, half])?;
+        cosines = take_runs(step, &cosines, &table_indices, half, &[rows, half])?;
+        sines = take_runs(step, &sines, &table_indices, half, &[rows, half])?;
     }
     if cosines.count() < rows * half {
         return Err(KernelError::Shapes(cosines.dims, vec![rows, half]).into());

@@ -234,7 +234,7 @@ pub(crate) fn row_sums_kernel() -> String {
 /// A zero point as an integer for all, or one for each of `each` rows or columns.
 fn zero_point(step: &mut Step<'_, '_>, index: usize, each: usize) -> Result<Array, GpuError> {
     let Some(zero) = step.optional_wide(index)? else {
-        return step.upload_places(&[0]);
+        return step.upload_indices(&[0]);
     };
     let count = zero.count();
     if count != 1 && (count != each || zero.dims.len() != 1) {

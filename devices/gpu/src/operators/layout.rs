@@ -1,12 +1,12 @@
-//! Records the kernels of operators that only move elements, such as `Transpose` and `Gather`.
+//! Records the kernels of operators that only move elements, such as `Transpose` and `Slice`.
 
 use souk_memory::DType;
 use souk_reference::call::{KernelError, resolve_axes, resolve_axis};
-use souk_reference::shape::{broadcast_shape, split_at_axis, strides};
+use souk_reference::shape::{broadcast_shape, strides};
 
 use crate::error::GpuError;
 use crate::recording::{Array, Groups, Step, to_word};
-use crate::shaders::{copy_kernel, take_kernel};
+use crate::shaders::copy_kernel;
 
 /// How to fill positions outside the source.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,8 @@ fn copy_arguments(axes: &[Axis], first: usize, to: usize, fill: u32) -> Vec<usiz
     sizes
 }
 
-/// A copy of `axes` in C order, filled with an element that lies on the device.
+/// Copies `axes` to a new array in C order. Positions outside the source get `fill`, an array of
+/// one element on the device.
 fn copy_with_fill(
     step: &mut Step<'_, '_>,
     source: &Array,
@@ -105,7 +106,7 @@ fn copy_with_fill(
     Ok(target)
 }
 
-/// A copy of `axes` in C order into a new array.
+/// Copies `axes` to a new array in C order. Positions outside the source get `fill`.
 fn copy_axes(
     step: &mut Step<'_, '_>,
     source: &Array,
@@ -121,12 +122,12 @@ fn copy_axes(
     Ok(target)
 }
 
-/// An array of its own with the same values.
+/// Copies an array to a new one.
 pub(crate) fn duplicate_array(step: &mut Step<'_, '_>, array: &Array) -> Result<Array, GpuError> {
     copy_axes(step, array, &mut array_axes(array), 0)
 }
 
-/// Writes a box of an array over another array, each from a first place on.
+/// Copies a box of `sizes` from one array to another, each from an offset in elements on.
 pub(crate) fn overwrite_box(
     step: &mut Step<'_, '_>,
     from: (&Array, usize),
@@ -148,7 +149,7 @@ fn array_axes(array: &Array) -> Vec<Axis> {
         .collect()
 }
 
-/// Returns the input in the shape that a node which only renames gives it.
+/// Returns the input with the output shape of a node that changes only the shape.
 pub(crate) fn change_shape(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.stored_array(0)?;
     let dims = match step.call.node.op_type() {
@@ -475,126 +476,4 @@ pub(crate) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         return Ok(vec![copy_with_fill(step, &input, &mut axes, &fill)?]);
     }
     Ok(vec![copy_axes(step, &input, &mut axes, fill)?])
-}
-
-/// Copies runs of `run` words from places of a source; places below 0 give `fill`.
-pub(crate) fn take_runs(
-    step: &mut Step<'_, '_>,
-    source: &Array,
-    places: &[i32],
-    run: usize,
-    dims: &[usize],
-) -> Result<Array, GpuError> {
-    let target = step.stream.allocate_array(source.dtype, dims)?;
-    let places = step.upload_places(places)?;
-    let sizes = [target.count(), run.max(1), 0];
-    let groups = Groups::Threads(target.count());
-    step.record_kernel(
-        &take_kernel(source.word()),
-        &sizes,
-        &[source, &places, &target],
-        groups,
-    )?;
-    Ok(target)
-}
-
-/// An index counted from either end, as a place below `size`.
-fn resolve_index(index: i64, size: usize, input: usize) -> Result<usize, KernelError> {
-    let size = size as i64;
-    let from_front = if index < 0 { index + size } else { index };
-    if !(0..size).contains(&from_front) {
-        return Err(KernelError::Range(input));
-    }
-    Ok(from_front as usize)
-}
-
-fn to_i32(place: usize) -> Result<i32, KernelError> {
-    i32::try_from(place).map_err(|_| KernelError::TooLarge(place as u128))
-}
-
-/// `Gather`: slices along an axis, by indices the host has.
-pub(crate) fn gather(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.native_array(0)?;
-    let along = resolve_axis(step.call.int_attribute("axis", 0), input.dims.len())?;
-    let (outer, size, inner) = split_at_axis(&input.dims, along);
-    let indices = step.call.input_ints(1)?;
-    let mut places = Vec::with_capacity(outer * indices.len());
-    for block in 0..outer {
-        for &index in &indices {
-            places.push(to_i32(block * size + resolve_index(index, size, 1)?)?);
-        }
-    }
-    let index_dims = step.call.input(1)?.dims();
-    let dims = [&input.dims[..along], index_dims, &input.dims[along + 1..]].concat();
-    Ok(vec![take_runs(step, &input, &places, inner, &dims)?])
-}
-
-/// Places of the elements that `GatherElements` and `ScatterElements` name.
-pub(crate) fn element_places(
-    step: &Step<'_, '_>,
-    dims: &[usize],
-    input: usize,
-) -> Result<Vec<i32>, KernelError> {
-    let along = resolve_axis(step.call.int_attribute("axis", 0), dims.len())?;
-    let indices = step.call.input_ints(input)?;
-    let index_dims = step.call.input(input)?.dims();
-    let fits = index_dims.len() == dims.len()
-        && (0..dims.len()).all(|axis| axis == along || index_dims[axis] <= dims[axis]);
-    if !fits {
-        return Err(KernelError::Shapes(dims.to_vec(), index_dims.to_vec()));
-    }
-    let steps = strides(dims);
-    let one = |(at, &index): (usize, &i64)| {
-        let mut own = souk_reference::shape::index_of(at, index_dims);
-        own[along] = resolve_index(index, dims[along], input)?;
-        to_i32(own.iter().zip(&steps).map(|(at, step)| at * step).sum())
-    };
-    indices.iter().enumerate().map(one).collect()
-}
-
-/// `GatherElements`.
-pub(crate) fn gather_elements(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.native_array(0)?;
-    let places = element_places(step, &input.dims, 1)?;
-    let dims = step.call.input(1)?.dims().to_vec();
-    Ok(vec![take_runs(step, &input, &places, 1, &dims)?])
-}
-
-/// Places of the slices that tuples of indices name, and how many indices a tuple has.
-pub(crate) fn tuple_places(
-    step: &Step<'_, '_>,
-    dims: &[usize],
-    shared: usize,
-) -> Result<(Vec<i32>, usize), KernelError> {
-    let tensor = step.call.input(1)?;
-    let width = *tensor.dims().last().ok_or(KernelError::Range(1))?;
-    if tensor.dims().len() <= shared || shared + width > dims.len() || width == 0 {
-        return Err(KernelError::Range(1));
-    }
-    let indices = step.call.input_ints(1)?;
-    let tuples = indices.len() / width;
-    let samples: usize = dims[..shared].iter().product();
-    let each = tuples.checked_div(samples).unwrap_or(0).max(1);
-    let named = &dims[shared..shared + width];
-    let one = |(at, tuple): (usize, &[i64])| {
-        let mut flat = at / each;
-        for (&index, &size) in tuple.iter().zip(named) {
-            flat = flat * size + resolve_index(index, size, 1)?;
-        }
-        to_i32(flat)
-    };
-    let places = indices.chunks_exact(width).enumerate().map(one);
-    Ok((places.collect::<Result<_, _>>()?, width))
-}
-
-/// `GatherND`.
-pub(crate) fn gather_nd(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.native_array(0)?;
-    let shared = step.call.int_attribute("batch_dims", 0).max(0) as usize;
-    let (places, width) = tuple_places(step, &input.dims, shared)?;
-    let index_dims = step.call.input(1)?.dims();
-    let rest = &input.dims[shared + width..];
-    let dims = [&index_dims[..index_dims.len() - 1], rest].concat();
-    let run = rest.iter().product();
-    Ok(vec![take_runs(step, &input, &places, run, &dims)?])
 }

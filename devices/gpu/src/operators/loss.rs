@@ -7,7 +7,7 @@ use souk_reference::shape::split_at_axis;
 
 use crate::error::GpuError;
 use crate::operators::elementwise::map;
-use crate::operators::layout::take_runs;
+use crate::operators::gather::take_runs;
 use crate::operators::reduce::{softmax_middle, sum_all};
 use crate::recording::{Array, Step};
 use crate::shaders::Softmax;
@@ -37,7 +37,8 @@ pub(crate) fn cross_entropy(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuEr
     Ok(vec![weighted_loss(step, &logs)?, logs])
 }
 
-/// Weighted losses of the classes wanted, brought together as the node says.
+/// Records the weighted losses of the labels' classes, and reduces them as the node's `reduction`
+/// says.
 fn weighted_loss(step: &mut Step<'_, '_>, logs: &Array) -> Result<Array, GpuError> {
     let &[_, classes, ref spatial @ ..] = &logs.dims[..] else {
         return Err(KernelError::Range(0).into());
@@ -54,24 +55,24 @@ fn weighted_loss(step: &mut Step<'_, '_>, logs: &Array) -> Result<Array, GpuErro
         Ok(class) if class < classes => Ok(class as i32),
         _ => Err(KernelError::Range(1)),
     };
-    let wanted: Vec<i32> = labels.iter().map(class).collect::<Result<_, _>>()?;
-    let place = |(at, &class): (usize, &i32)| {
-        let (sample, inner) = (at / plane.max(1), at % plane.max(1));
+    let label_classes: Vec<i32> = labels.iter().map(class).collect::<Result<_, _>>()?;
+    let offset = |(index, &class): (usize, &i32)| {
+        let (sample, inner) = (index / plane.max(1), index % plane.max(1));
         let class = usize::try_from(class).ok()?;
         i32::try_from((sample * classes + class) * plane + inner).ok()
     };
     // An ignored element has no source, so it becomes 0.
-    let places: Vec<i32> = wanted
+    let offsets: Vec<i32> = label_classes
         .iter()
         .enumerate()
-        .map(|it| place(it).unwrap_or(-1))
+        .map(|label| offset(label).unwrap_or(-1))
         .collect();
-    let picked = take_runs(step, logs, &places, 1, &dims)?;
+    let picked = take_runs(step, logs, &offsets, 1, &dims)?;
     let weights = match step.optional_wide(2)? {
-        Some(weights) => take_runs(step, &weights, &wanted, 1, &dims)?,
+        Some(weights) => take_runs(step, &weights, &label_classes, 1, &dims)?,
         None => {
             let one = |&class: &i32| if class < 0 { 0.0f32 } else { 1.0 }.to_le_bytes();
-            let words: Vec<u8> = wanted.iter().flat_map(one).collect();
+            let words: Vec<u8> = label_classes.iter().flat_map(one).collect();
             step.stream.upload_words(DType::F32, &dims, &words)?
         }
     };

@@ -10,7 +10,7 @@ use crate::numbers::integers::{packed_bits, value_range};
 use crate::numbers::packed::{compute_dtype, is_small_float};
 use crate::numbers::quarters::Rounding;
 use crate::operators::elementwise::map;
-use crate::operators::layout::take_runs;
+use crate::operators::gather::take_runs;
 use crate::operators::reduce;
 use crate::recording::{Array, Step, narrow_by};
 
@@ -46,17 +46,17 @@ fn repeat_blocks(
     block: usize,
 ) -> Result<Array, GpuError> {
     let size = dims[axis];
-    let mut shared = dims.to_vec();
-    shared[axis] = size.div_ceil(block);
-    if array.dims != shared {
-        return Err(KernelError::Shapes(array.dims.clone(), shared).into());
+    let mut expected_dims = dims.to_vec();
+    expected_dims[axis] = size.div_ceil(block);
+    if array.dims != expected_dims {
+        return Err(KernelError::Shapes(array.dims.clone(), expected_dims).into());
     }
     let outer: usize = dims[..axis].iter().product();
-    let run = dims[axis + 1..].iter().product();
-    let blocks = shared[axis];
-    let place = |outer: usize| (0..size).map(move |at| (outer * blocks + at / block) as i32);
-    let places: Vec<i32> = (0..outer).flat_map(place).collect();
-    take_runs(step, array, &places, run, dims)
+    let run_length = dims[axis + 1..].iter().product();
+    let blocks = expected_dims[axis];
+    let offsets = |outer: usize| (0..size).map(move |at| (outer * blocks + at / block) as i32);
+    let offsets: Vec<i32> = (0..outer).flat_map(offsets).collect();
+    take_runs(step, array, &offsets, run_length, dims)
 }
 
 /// Returns the scale and, if the node has one, the zero point.

@@ -1,6 +1,9 @@
 //! Records the kernels of `ScatterElements`, `ScatterND` and `TensorScatter`: a copy of an input in
-//! which updates replace elements or are combined with them. `TensorScatter` writes the caches of a
-//! session, which its steps overwrite in place.
+//! which updates replace elements or are combined with them. A session uses `TensorScatter` to
+//! write its caches, which it overwrites in place.
+//!
+//! An update is a run of `run_length` consecutive elements (1 for `ScatterElements`). Its offset
+//! says where it goes in the input, in multiples of `run_length`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,11 +14,12 @@ use souk_reference::shape::strides;
 
 use crate::error::GpuError;
 use crate::numbers::packed::element_type;
-use crate::operators::layout::{duplicate_array, element_places, overwrite_box, tuple_places};
+use crate::operators::gather::{element_offsets, tuple_offsets};
+use crate::operators::layout::{duplicate_array, overwrite_box};
 use crate::recording::{Array, Groups, Step};
 use crate::shaders::{combine_kernel, put_kernel};
 
-/// Returns the expression by which a reduction combines two elements `a` and `b`. NaN stays NaN.
+/// Returns the expression by which a reduction combines two elements `a` and `b`. NaN propagates.
 fn combine_expression(reduction: &str, is_float: bool) -> Option<&'static str> {
     Some(match (reduction, is_float) {
         ("add", _) => "a + b",
@@ -28,79 +32,84 @@ fn combine_expression(reduction: &str, is_float: bool) -> Option<&'static str> {
     })
 }
 
-/// Whether updates are combined by a reduction of this name.
-pub(crate) fn is_known(reduction: &str) -> bool {
+/// Returns whether the kernels support a reduction of this name.
+pub(crate) fn is_supported_reduction(reduction: &str) -> bool {
     combine_expression(reduction, true).is_some()
 }
 
-/// `ScatterElements`, `Scatter` and `ScatterND`.
+/// Records `ScatterElements`, `Scatter` or `ScatterND`.
 pub(crate) fn scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let (input, updates) = (step.wide_array(0)?, step.wide_array(2)?);
-    let (places, run) = match step.call.node.op_type() {
+    let (offsets, run_length) = match step.call.node.op_type() {
         "ScatterND" => {
-            let (places, width) = tuple_places(step, &input.dims, 0)?;
-            (places, input.dims[width..].iter().product())
+            let (offsets, tuple_length) = tuple_offsets(step, &input.dims, 0)?;
+            (offsets, input.dims[tuple_length..].iter().product())
         }
-        _ => (element_places(step, &input.dims, 1)?, 1),
+        _ => (element_offsets(step, &input.dims, 1)?, 1),
     };
-    if updates.count() != places.len() * run {
-        return Err(KernelError::Shapes(updates.dims, vec![places.len(), run]).into());
+    if updates.count() != offsets.len() * run_length {
+        let expected_dims = vec![offsets.len(), run_length];
+        return Err(KernelError::Shapes(updates.dims, expected_dims).into());
     }
     let result = duplicate_array(step, &input)?;
     match step.call.text_attribute("reduction", "none") {
-        "none" => put_in(step, &updates, places, run, &result)?,
+        "none" => assign_updates(step, &updates, offsets, run_length, &result)?,
         reduction => {
             let is_float = matches!(result.dtype, DType::F32 | DType::F64);
             let reduction = combine_expression(reduction, is_float);
             let reduction = reduction.ok_or(KernelError::Attribute("reduction"))?;
-            combine_updates(step, &updates, &places, run, &result, reduction)?;
+            combine_updates(step, &updates, &offsets, run_length, &result, reduction)?;
         }
     }
     Ok(vec![result])
 }
 
-/// `TensorScatter`: rows of each sample written to its cache from a place on, in circles or not.
+/// Records `TensorScatter`, which writes the update rows of each sample to its cache, from a start
+/// row on. In circular mode, the row after the last row of the cache is its first.
 pub(crate) fn tensor_scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let (past, update) = (step.wide_array(0)?, step.wide_array(1)?);
-    let along = resolve_axis(step.call.int_attribute("axis", -2), past.dims.len())?;
-    let mut fitting = past.dims.clone();
-    if along == 0 {
+    let axis = resolve_axis(step.call.int_attribute("axis", -2), past.dims.len())?;
+    // Axis 0 is that of the samples.
+    if axis == 0 {
         return Err(KernelError::Attribute("axis").into());
     }
-    let (room, rows) = (past.dims[along], *update.dims.get(along).unwrap_or(&0));
-    fitting[along] = rows;
-    if update.dims != fitting {
-        return Err(KernelError::Shapes(past.dims, update.dims).into());
+    let (capacity, rows) = (past.dims[axis], *update.dims.get(axis).unwrap_or(&0));
+    let mut expected_dims = past.dims.clone();
+    expected_dims[axis] = rows;
+    if update.dims != expected_dims {
+        return Err(KernelError::Shapes(update.dims, expected_dims).into());
     }
     let circular = step.call.text_attribute("mode", "linear") == "circular";
-    let starts = read_starts(step, [past.dims[0], room, rows], circular)?;
-    // A packed array was widened into a new array, which this run owns.
-    let is_own = step.overwrites || !Arc::ptr_eq(&past.buffer, &step.stored_array(0)?.buffer);
-    let target = match is_own {
+    let starts = read_starts(step, [past.dims[0], capacity, rows], circular)?;
+    // `wide_array` copies a packed array to a wider one, which this run owns.
+    let can_overwrite =
+        step.overwrites || !Arc::ptr_eq(&past.buffer, &step.stored_array(0)?.buffer);
+    let target = match can_overwrite {
         true => past,
         false => duplicate_array(step, &past)?,
     };
-    let (read, written) = (strides(&update.dims), strides(&target.dims));
-    let mut sizes = fitting;
-    sizes[0] = 1;
+    let (update_strides, target_strides) = (strides(&update.dims), strides(&target.dims));
+    let mut box_dims = expected_dims;
+    box_dims[0] = 1;
     for (sample, start) in starts.into_iter().enumerate() {
-        let mut done = 0;
-        while done < rows {
-            let at = (start + done) % room;
-            sizes[along] = (rows - done).min(room - at);
-            let from = sample * read[0] + done * read[along];
-            let to = sample * written[0] + at * written[along];
-            overwrite_box(step, (&update, from), (&target, to), &sizes)?;
-            done += sizes[along];
+        let mut rows_written = 0;
+        while rows_written < rows {
+            let row = (start + rows_written) % capacity;
+            box_dims[axis] = (rows - rows_written).min(capacity - row);
+            let from = sample * update_strides[0] + rows_written * update_strides[axis];
+            let to = sample * target_strides[0] + row * target_strides[axis];
+            overwrite_box(step, (&update, from), (&target, to), &box_dims)?;
+            rows_written += box_dims[axis];
         }
     }
     Ok(vec![target])
 }
 
-/// Where the rows of each sample go, all of them in the room there is.
+/// Returns the start row of each sample. Unless the mode is circular, checks that `rows` rows from
+/// there fit into the capacity.
 fn read_starts(
     step: &Step<'_, '_>,
-    [samples, room, rows]: [usize; 3],
+    [samples, capacity, rows]: [usize; 3],
     circular: bool,
 ) -> Result<Vec<usize>, KernelError> {
     let starts = step
@@ -108,8 +117,8 @@ fn read_starts(
         .optional_input_ints(2)?
         .unwrap_or(vec![0; samples]);
     let fits = |start: &usize| match circular {
-        true => room > 0 || rows == 0,
-        false => start.checked_add(rows).is_some_and(|end| end <= room),
+        true => capacity > 0 || rows == 0,
+        false => start.checked_add(rows).is_some_and(|end| end <= capacity),
     };
     let start = |&start: &i64| usize::try_from(start).ok().filter(fits);
     let starts: Option<Vec<usize>> = starts.iter().map(start).collect();
@@ -117,61 +126,61 @@ fn read_starts(
     starts.ok_or(KernelError::Range(2))
 }
 
-/// Replaces elements by updates. If several updates have one place, only the last counts, so this
-/// function drops the others.
-fn put_in(
+/// Replaces elements by updates. If several updates have the same offset, the last one wins.
+fn assign_updates(
     step: &mut Step<'_, '_>,
     updates: &Array,
-    mut places: Vec<i32>,
-    run: usize,
+    mut offsets: Vec<i32>,
+    run_length: usize,
     result: &Array,
 ) -> Result<(), GpuError> {
     let mut seen = BTreeSet::new();
-    for place in places.iter_mut().rev() {
-        if !seen.insert(*place) {
-            *place = -1;
+    for offset in offsets.iter_mut().rev() {
+        if !seen.insert(*offset) {
+            // The kernel skips an update whose offset is negative.
+            *offset = -1;
         }
     }
-    let places = step.upload_places(&places)?;
-    let sizes = [updates.count(), run.max(1)];
+    let offsets = step.upload_indices(&offsets)?;
+    let sizes = [updates.count(), run_length.max(1)];
     let groups = Groups::Threads(updates.count());
     step.record_kernel(
         &put_kernel(updates.word()),
         &sizes,
-        &[updates, &places, result],
+        &[updates, &offsets, result],
         groups,
     )
 }
 
-/// Combines the updates of a place with its element in the order of the updates, so that a repeated
-/// run gives the same bits.
+/// Combines the updates of an offset with the elements there, in the order of the updates, so that
+/// each run of the graph gives the same bits.
 fn combine_updates(
     step: &mut Step<'_, '_>,
     updates: &Array,
-    places: &[i32],
-    run: usize,
+    offsets: &[i32],
+    run_length: usize,
     result: &Array,
     reduction: &str,
 ) -> Result<(), GpuError> {
-    let mut of_place: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
-    for (&place, update) in places.iter().zip(0..) {
-        of_place.entry(place).or_default().push(update);
+    let mut updates_by_offset: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for (&offset, update) in offsets.iter().zip(0..) {
+        updates_by_offset.entry(offset).or_default().push(update);
     }
     let mut starts = vec![0];
-    let mut order: Vec<i32> = Vec::with_capacity(places.len());
-    for updates in of_place.values() {
+    let mut order: Vec<i32> = Vec::with_capacity(offsets.len());
+    for updates in updates_by_offset.values() {
         order.extend(updates);
         starts.push(order.len() as i32);
     }
-    let named: Vec<i32> = of_place.into_keys().collect();
-    let count = named.len() * run;
-    let named = step.upload_places(&named)?;
-    let (starts, order) = (step.upload_places(&starts)?, step.upload_places(&order)?);
+    let offsets: Vec<i32> = updates_by_offset.into_keys().collect();
+    let count = offsets.len() * run_length;
+    let offsets = step.upload_indices(&offsets)?;
+    let (starts, order) = (step.upload_indices(&starts)?, step.upload_indices(&order)?);
     let source = combine_kernel(element_type(result.dtype, result.is_double), reduction);
-    let arrays = [updates, &named, &starts, &order, result];
+    let arrays = [updates, &offsets, &starts, &order, result];
     step.record_kernel(
         &source,
-        &[count, run.max(1)],
+        &[count, run_length.max(1)],
         &arrays,
         Groups::Threads(count),
     )

@@ -35,8 +35,9 @@ pub(crate) enum FusionRole {
     Alone,
     /// Other nodes are fused into it.
     Head(Box<Fusion>),
-    /// The node is fused into one before it.
-    Taken,
+    /// The node is fused into one before it, or its readers use a stored matrix instead: it records
+    /// nothing.
+    Absorbed,
 }
 
 impl Fusion {
@@ -56,8 +57,8 @@ impl Fusion {
     }
 }
 
-/// Returns the role of each node of a graph that runs on these sides, for a device that multiplies
-/// 8-bit floats or does not.
+/// Returns the role of each node of a graph. `sides` has the side on which each node runs;
+/// `multiplies_quarters` says whether the device multiplies 8-bit floats.
 pub(crate) fn plan_fusion(
     graph: &Graph,
     sides: &[Side],
@@ -65,7 +66,7 @@ pub(crate) fn plan_fusion(
 ) -> Vec<FusionRole> {
     let nodes = graph.nodes();
     let readers = value_readers(graph);
-    let mut places = vec![FusionRole::Alone; nodes.len()];
+    let mut roles = vec![FusionRole::Alone; nodes.len()];
     for (index, node) in nodes.iter().enumerate() {
         if !is_head(node) || sides[index] != Side::Device {
             continue;
@@ -74,34 +75,34 @@ pub(crate) fn plan_fusion(
             output: node.output.first().cloned().unwrap_or_default(),
             ..Fusion::default()
         };
-        let mut taken = Vec::new();
+        let mut absorbed = Vec::new();
         while let Some(&[next]) = readers.get(fused.output.as_str()).map(Vec::as_slice) {
             let after = &nodes[next];
-            let is_taken = sides[next] == Side::Device
+            let is_fused = sides[next] == Side::Device
                 && after.operator_domain().is_empty()
                 && try_fuse(graph, node, after, &mut fused);
-            if !is_taken {
+            if !is_fused {
                 break;
             }
-            taken.push(next);
+            absorbed.push(next);
         }
         if multiplies_quarters && let Some((found, names)) = find_quarters(graph, node, &readers) {
             fused.quarters = Some(names);
-            taken.extend(found);
+            absorbed.extend(found);
         }
-        if taken.is_empty() {
+        if absorbed.is_empty() {
             continue;
         }
-        for next in taken {
-            places[next] = FusionRole::Taken;
+        for next in absorbed {
+            roles[next] = FusionRole::Absorbed;
         }
-        places[index] = FusionRole::Head(Box::new(fused));
+        roles[index] = FusionRole::Head(Box::new(fused));
     }
-    places
+    roles
 }
 
 /// Returns for each value the nodes that read it, once for each read. An output of the graph has
-/// one more reader, which is not a node.
+/// two more readers that are not nodes, so that no node counts as its only reader.
 fn value_readers(graph: &Graph) -> BTreeMap<&str, Vec<usize>> {
     let mut readers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, node) in graph.nodes().iter().enumerate() {
@@ -117,16 +118,16 @@ fn value_readers(graph: &Graph) -> BTreeMap<&str, Vec<usize>> {
 }
 
 fn is_head(node: &NodeProto) -> bool {
-    let known = matches!(node.op_type(), "Conv" | "ConvTranspose" | "Gemm" | "MatMul");
-    known && node.operator_domain().is_empty()
+    let is_product = matches!(node.op_type(), "Conv" | "ConvTranspose" | "Gemm" | "MatMul");
+    is_product && node.operator_domain().is_empty()
 }
 
-/// Fuses a node, if it can be fused next.
+/// Fuses a node into `head` if that is possible, and returns whether it did.
 fn try_fuse(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fusion) -> bool {
     if fused.epilogue.then.is_some() {
         return false;
     }
-    let made = node.output.first().cloned().unwrap_or_default();
+    let output = node.output.first().cloned().unwrap_or_default();
     if let Some(then) = fused_function(graph, node) {
         fused.epilogue.then = Some(then);
     } else if let Some(bias) = find_bias(graph, head, node, fused) {
@@ -134,7 +135,7 @@ fn try_fuse(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fusio
     } else {
         return false;
     }
-    fused.output = made;
+    fused.output = output;
     true
 }
 
@@ -148,26 +149,28 @@ fn find_quarters(
     if node.op_type() != "MatMul" {
         return None;
     }
-    let given = |index: usize| {
-        let name = node.input_name(index)?;
-        let is_maker = |maker: &NodeProto| maker.output.iter().any(|made| made == name);
-        let place = graph.nodes().iter().position(is_maker)?;
-        let maker = &graph.nodes()[place];
-        let (packed, scale) = (maker.input_name(0)?, maker.input_name(1)?);
-        let is_taken = maker.op_type() == "DequantizeLinear"
-            && maker.operator_domain().is_empty()
-            && maker.input_name(2).is_none()
+    let find_conversion = |input: usize| {
+        let name = node.input_name(input)?;
+        let is_producer = |producer: &NodeProto| producer.output.iter().any(|it| it == name);
+        let index = graph.nodes().iter().position(is_producer)?;
+        let producer = &graph.nodes()[index];
+        let (packed, scale) = (producer.input_name(0)?, producer.input_name(1)?);
+        let is_conversion = producer.op_type() == "DequantizeLinear"
+            && producer.operator_domain().is_empty()
+            && producer.input_name(2).is_none()
             && readers.get(name)?.len() == 1
             && is_quarter_float(*graph.dtypes.get(packed)?)
             && graph.dtypes.get(name) == Some(&DType::F32)
             && graph.weights.get(scale)?.shape().element_count() == 1;
-        is_taken.then(|| (place, packed.to_owned(), scale.to_owned()))
+        is_conversion.then(|| (index, packed.to_owned(), scale.to_owned()))
     };
-    let ((left, a, s), (right, b, t)) = (given(0)?, given(1)?);
-    Some(([left, right], [a, b, s, t]))
+    let (left, left_packed, left_scale) = find_conversion(0)?;
+    let (right, right_packed, right_scale) = find_conversion(1)?;
+    let names = [left_packed, right_packed, left_scale, right_scale];
+    Some(([left, right], names))
 }
 
-/// The weight that an addition adds to each column of a product.
+/// Returns the weight that an addition adds to each column of a product, if it does.
 fn find_bias(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &Fusion) -> Option<String> {
     let is_bare = fused.bias.is_none()
         && head.input_name(2).is_none()

@@ -1,10 +1,11 @@
-//! Finds the weights that products and gathers can read in their stored form, and sends them to the
-//! device in that form. A GPU program does so when it is compiled.
+//! Finds the weights that products and gathers can read in their stored form, and uploads them in
+//! that form. A GPU program does so when it is compiled.
 //!
-//! A decoder's matrices are halves or blocks of integers with scales. `DequantizeLinear` or `Cast`
-//! turns them into floats, and `Transpose` turns them before a product reads them. If only products
-//! and gathers of rows read the result, none of these nodes runs: the readers widen the elements,
-//! and a matrix stays as small in the device's memory as in the model.
+//! A decoder stores its matrices as 16-bit floats or as blocks of integers with scales.
+//! `DequantizeLinear` or `Cast` converts them to floats, and `Transpose` transposes them before a
+//! product reads them. If only products and gathers of rows read the result, none of these nodes
+//! runs: the readers convert the elements, and a matrix stays as small in the device's memory as in
+//! the model.
 
 use std::collections::BTreeMap;
 
@@ -21,40 +22,41 @@ use crate::program::fusion::FusionRole;
 use crate::program::table::Side;
 use crate::recording::{Matrix, Scales, Stream, Value, upload_tensor};
 
-/// Where a matrix lies among the weights.
+/// The weights from which a matrix comes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Source {
+    /// Name of the weight with the elements.
     pub values: String,
-    /// Of integers their scales, and how many share one.
+    /// For integers, the name of the weight with their scales, and how many integers share one.
     pub scales: Option<(String, usize)>,
-    /// Whether its rows are columns of the resulting matrix.
-    is_turned: bool,
+    /// Whether the matrix is the transpose of the weight.
+    is_transposed: bool,
 }
 
-/// Returns, for each value that need not be made, the weights that it would come from.
+/// Returns, for each value that need not be computed, the weights from which it would come.
 pub(crate) fn plan_matrices(graph: &Graph, sides: &[Side]) -> BTreeMap<String, Source> {
     let mut found = BTreeMap::new();
     for (node, side) in graph.nodes().iter().zip(sides) {
-        let made = node.output.first().filter(|_| *side == Side::Device);
-        let made = made.filter(|name| graph.dtypes.get(*name) == Some(&DType::F32));
-        if let Some((made, source)) = made.zip(source(graph, node, &found)) {
-            found.insert(made.clone(), source);
+        let output = node.output.first().filter(|_| *side == Side::Device);
+        let output = output.filter(|name| graph.dtypes.get(*name) == Some(&DType::F32));
+        if let Some((output, source)) = output.zip(find_source(graph, node, &found)) {
+            found.insert(output.clone(), source);
         }
     }
     for port in &graph.outputs {
         found.remove(&port.name);
     }
-    // A reader comes after the producer: backwards, this loop judges each reader first.
+    // A reader comes after its producer. In reverse order, this loop judges each reader first.
     let mut readers = graph.nodes().iter().zip(sides).collect::<Vec<_>>();
     readers.reverse();
     for (node, side) in readers {
         for (index, name) in node.input.iter().enumerate() {
-            let takes = |source: &Source| {
-                let is_made = node.output.first().is_some_and(|it| found.contains_key(it));
+            let can_read = |source: &Source| {
+                let is_replaced = node.output.first().is_some_and(|it| found.contains_key(it));
                 *side == Side::Device
-                    && can_read_matrix(graph, node, index, source.is_turned, is_made)
+                    && can_read_matrix(graph, node, index, source.is_transposed, is_replaced)
             };
-            if found.get(name).is_some_and(|source| !takes(source)) {
+            if found.get(name).is_some_and(|source| !can_read(source)) {
                 found.remove(name);
             }
         }
@@ -63,7 +65,11 @@ pub(crate) fn plan_matrices(graph: &Graph, sides: &[Side]) -> BTreeMap<String, S
 }
 
 /// Returns the source of the matrix that a node computes, if that is a weight or computed from one.
-fn source(graph: &Graph, node: &NodeProto, found: &BTreeMap<String, Source>) -> Option<Source> {
+fn find_source(
+    graph: &Graph,
+    node: &NodeProto,
+    found: &BTreeMap<String, Source>,
+) -> Option<Source> {
     if !node.operator_domain().is_empty() {
         return None;
     }
@@ -72,18 +78,18 @@ fn source(graph: &Graph, node: &NodeProto, found: &BTreeMap<String, Source>) -> 
     let plain = |scales| Source {
         values: from.to_owned(),
         scales,
-        is_turned: false,
+        is_transposed: false,
     };
     match node.op_type() {
         "Cast" if is_half(weight?.dtype()) && weight?.dims().len() == 2 => Some(plain(None)),
         "DequantizeLinear" => block_scales(graph, node, weight?).map(|scales| plain(Some(scales))),
-        "Transpose" if is_turn(node) => {
+        "Transpose" if is_transposition(node) => {
             let is_plain =
                 |weight: &&Tensor| weight.dtype() == DType::F32 && weight.dims().len() == 2;
             let own = weight.filter(is_plain).map(|_| plain(None));
             let source = own.or_else(|| found.get(from).cloned())?;
-            (!source.is_turned).then_some(Source {
-                is_turned: true,
+            (!source.is_transposed).then_some(Source {
+                is_transposed: true,
                 ..source
             })
         }
@@ -91,11 +97,12 @@ fn source(graph: &Graph, node: &NodeProto, found: &BTreeMap<String, Source>) -> 
     }
 }
 
-fn is_turn(node: &NodeProto) -> bool {
+fn is_transposition(node: &NodeProto) -> bool {
     node.ints("perm").is_none_or(|order| order == [1, 0])
 }
 
-/// The scales of blocks along the rows of a matrix of integers, and how many share one.
+/// Returns the name of the scales of blocks along the rows of a matrix of integers, and how many
+/// integers share one.
 fn block_scales(graph: &Graph, node: &NodeProto, values: &Tensor) -> Option<(String, usize)> {
     let &[rows, depth] = values.dims() else {
         return None;
@@ -113,48 +120,49 @@ fn block_scales(graph: &Graph, node: &NodeProto, values: &Tensor) -> Option<(Str
     (is_float && fits).then(|| (name.to_owned(), block))
 }
 
-/// Whether a node can read a stored matrix as this input. `is_made` says that its own result would
-/// also stay unmade.
+/// Returns whether a node can read a stored matrix as this input. `is_replaced` says that the
+/// readers of its own output can read a stored matrix, too.
 fn can_read_matrix(
     graph: &Graph,
     node: &NodeProto,
     index: usize,
-    is_turned: bool,
-    is_made: bool,
+    is_transposed: bool,
+    is_replaced: bool,
 ) -> bool {
     let is_float = |name: Option<&str>| {
         let dtype = name.and_then(|name| graph.dtypes.get(name));
         dtype == Some(&DType::F32)
     };
-    let made = node.output.first().map(String::as_str);
+    let output = node.output.first().map(String::as_str);
     match (node.op_type(), index) {
-        ("MatMul", 1) => is_turned && is_float(node.input_name(0)) && is_float(made),
-        ("Gather", 0) => !is_turned && node.int("axis").unwrap_or(0) == 0,
-        ("Transpose", 0) => is_made,
+        ("MatMul", 1) => is_transposed && is_float(node.input_name(0)) && is_float(output),
+        ("Gather", 0) => !is_transposed && node.int("axis").unwrap_or(0) == 0,
+        ("Transpose", 0) => is_replaced,
         _ => false,
     }
 }
 
-/// Skips nodes whose matrix no reader needs.
+/// Skips the nodes that would compute a value of `sources`, because its readers read the stored
+/// weight instead.
 pub(crate) fn skip_unread(
     graph: &Graph,
     sources: &BTreeMap<String, Source>,
-    places: &mut [FusionRole],
+    roles: &mut [FusionRole],
 ) {
-    for (node, place) in graph.nodes().iter().zip(places) {
-        if node
-            .output
-            .first()
-            .is_some_and(|it| sources.contains_key(it))
-        {
-            *place = FusionRole::Taken;
+    for (node, role) in graph.nodes().iter().zip(roles) {
+        let output = node.output.first();
+        if output.is_some_and(|name| sources.contains_key(name)) {
+            *role = FusionRole::Absorbed;
         }
     }
 }
 
-/// Sends the matrices to the device, and returns them by the values that stay unmade; an error
-/// names the weight. Widens scales once.
-pub(crate) fn send_matrices(
+/// Uploads the matrices, and returns them by the names of the values that they replace. Widens
+/// scales once.
+///
+/// # Errors
+/// The name of the weight that could not be uploaded, and the reason.
+pub(crate) fn upload_matrices(
     context: &Context,
     graph: &Graph,
     sources: &BTreeMap<String, Source>,
@@ -163,27 +171,27 @@ pub(crate) fn send_matrices(
     let stream = Stream::new(context);
     let mut wide = BTreeMap::new();
     let mut matrices = BTreeMap::new();
-    for (made, source) in sources {
+    for (replaced, source) in sources {
         let failed = |error| (source.values.clone(), error);
         let values = weights.get(&source.values);
-        let values = values.ok_or(failed(KernelError::Missing(0).into()))?;
+        let values = values.ok_or_else(|| failed(GpuError::NoValue(source.values.clone())))?;
         let values = values.device_array(&stream).map_err(failed)?.clone();
         let mut scales = None;
         if let Some((name, block)) = &source.scales {
             if !wide.contains_key(name) {
-                let given =
-                    widen_tensor(&graph.weights[name]).map_err(|error| failed(error.into()))?;
-                wide.insert(name, upload_tensor(&stream, &given).map_err(failed)?);
+                let widened = widen_tensor(&graph.weights[name]);
+                let widened = widened.map_err(|error| failed(error.into()))?;
+                wide.insert(name, upload_tensor(&stream, &widened).map_err(failed)?);
             }
             let (array, block) = (wide[name].clone(), *block);
             scales = Some(Scales { array, block });
         }
-        matrices.insert(made.clone(), Matrix { values, scales });
+        matrices.insert(replaced.clone(), Matrix { values, scales });
     }
     Ok(matrices)
 }
 
-/// Floats of 32 bits.
+/// Widens a tensor to 32-bit floats.
 fn widen_tensor(tensor: &Tensor) -> Result<Tensor, KernelError> {
     let values = tensor.to_f64s()?;
     let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();

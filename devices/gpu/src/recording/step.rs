@@ -232,8 +232,8 @@ impl<'c> Step<'_, 'c> {
         Ok(self.stored_array(index)?.dims)
     }
 
-    /// Integers as an array of 32 bits.
-    pub fn upload_places(&self, values: &[i32]) -> Result<Array, GpuError> {
+    /// Uploads indices as an array of 32-bit integers.
+    pub fn upload_indices(&self, values: &[i32]) -> Result<Array, GpuError> {
         self.stream
             .upload_words(DType::I32, &[values.len()], &bytes_of(values))
     }

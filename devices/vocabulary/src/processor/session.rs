@@ -103,7 +103,7 @@ impl<'a, P: Program + ?Sized> HeldSession<'a, P> {
         for (name, tensor) in &step.inputs {
             given.insert(name.clone(), TensorHandle::Host(tensor.clone()));
         }
-        let mut outcome = self.program.run_over(&given, &self.kept, &self.own)?;
+        let mut outcome = self.program.run_in_place(&given, &self.kept, &self.own)?;
         for port in &self.ports {
             if let Some(made) = outcome.outputs.remove(&port.output) {
                 next.insert(port.input.clone(), made);

@@ -111,18 +111,19 @@ pub(crate) fn gather_rows(
     matrix: &Matrix,
 ) -> Result<Vec<Array>, GpuError> {
     let [rows, depth] = matrix.rows_and_depth();
-    let place = |&index: &i64| {
+    let row = |&index: &i64| {
+        // A negative index counts from the end.
         let index = if index < 0 {
             index + rows as i64
         } else {
             index
         };
-        let place = i32::try_from(index).ok();
-        place.filter(|&it| it >= 0 && (it as usize) < rows)
+        let row = i32::try_from(index).ok();
+        row.filter(|&row| row >= 0 && (row as usize) < rows)
     };
-    let places = step.call.input_ints(1)?;
-    let places: Option<Vec<i32>> = places.iter().map(place).collect();
-    let places = step.upload_places(&places.ok_or(KernelError::Range(1))?)?;
+    let indices = step.call.input_ints(1)?;
+    let row_indices: Option<Vec<i32>> = indices.iter().map(row).collect();
+    let row_indices = step.upload_indices(&row_indices.ok_or(KernelError::Range(1))?)?;
     let dims = [step.call.input(1)?.dims(), &[depth]].concat();
     let result = step.stream.allocate_array(DType::F32, &dims)?;
     let [block, blocks] = matrix.block_dims();
@@ -135,7 +136,7 @@ pub(crate) fn gather_rows(
 }}"
     );
     let sizes = [result.count(), 0, depth.max(1), block, blocks];
-    let mut bound = vec![&places];
+    let mut bound = vec![&row_indices];
     bound.extend(matrix.arrays());
     bound.push(&result);
     step.record_kernel(&source, &sizes, &bound, Groups::Threads(result.count()))?;

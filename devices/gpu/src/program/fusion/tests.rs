@@ -31,7 +31,7 @@ fn head(place: &FusionRole) -> &Fusion {
 
 #[test]
 fn a_bias_and_a_function_go_into_the_product_before_them() {
-    let places = planned(
+    let roles = planned(
         vec![
             node("MatMul", &["x", "w"], &["p"]),
             node("Add", &["b", "p"], &["q"]),
@@ -39,11 +39,11 @@ fn a_bias_and_a_function_go_into_the_product_before_them() {
         ],
         &["y"],
     );
-    let fused = head(&places[0]);
+    let fused = head(&roles[0]);
     assert_eq!((fused.bias.as_deref(), &*fused.output), (Some("b"), "y"));
     let then = fused.epilogue.then.as_ref().unwrap();
     assert_eq!(then.known, Some(FusedFunction::Relu));
-    assert_eq!(places[1..], [FusionRole::Taken, FusionRole::Taken]);
+    assert_eq!(roles[1..], [FusionRole::Absorbed, FusionRole::Absorbed]);
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn an_exact_gelu_is_not_the_librarys() {
             ..Default::default()
         });
         let nodes = vec![node("MatMul", &["x", "w"], &["p"]), gelu];
-        let places = planned(nodes, &["y"]);
-        head(&places[0]).epilogue.then.as_ref().unwrap().known
+        let roles = planned(nodes, &["y"]);
+        head(&roles[0]).epilogue.then.as_ref().unwrap().known
     };
     assert_eq!(with(b"none"), None);
     assert_eq!(with(b"tanh"), Some(FusedFunction::GeluTanh));

@@ -17,7 +17,7 @@ use crate::numbers::doubles::{DoubleSupport, fits_floats, is_double, is_long};
 use crate::numbers::halves::is_half;
 use crate::numbers::integers::is_whole;
 use crate::numbers::quarters::{is_byte, is_power_of_two};
-use crate::operators::scatter::is_known;
+use crate::operators::scatter::is_supported_reduction;
 
 /// Which nodes of integers that the host could compute the device takes from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,7 +213,7 @@ impl<'a> Judge<'a> {
             "Dropout" => self.check_dropout(node, doubles),
             "Scatter" | "ScatterElements" | "ScatterND" => match node.string("reduction") {
                 None | Some("none") => Ok(()),
-                Some(name) if !is_known(name) => refused("reduction"),
+                Some(name) if !is_supported_reduction(name) => refused("reduction"),
                 _ if input.is_some_and(is_number) => Ok(()),
                 _ => Err(type_reason(input)),
             },
