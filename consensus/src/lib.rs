@@ -70,7 +70,7 @@
 //!
 //! // Time is told to it, and its effects are carried out, by whoever owns it.
 //! let commands = [19u64, 23].map(|it| it.to_le_bytes().to_vec().into());
-//! let mut proposals = Proposal::verify_each::<Sum>(commands.into());
+//! let mut proposals = Proposal::verify_commands::<Sum>(commands.into());
 //! let mut now = 1_000;
 //! while replica.machine().0 < 42 {
 //!     now += 10;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use driver::{BenchError, run};
 pub use failover::{Failover, run_failover};
-pub use replica::{NodeArguments, NodeError, serve_replica};
+pub use replica::{ReplicaArguments, ReplicaError, serve_replica};
 pub use restart::{RestartTimes, run_restart};
 
 /// How commands are signed.

@@ -82,7 +82,7 @@ const NOTICES_MAX: usize = 4_096;
 pub enum LogBeginning {
     /// As one of the first members of a new group; every member must be configured with the same
     /// list.
-    Found(Vec<ReplicaId>),
+    NewGroup(Vec<ReplicaId>),
     /// As a new replica that an existing group will add.
     Join,
     /// Not at all: the folder must hold a replica. A wiped one must not return under its old id.
@@ -473,7 +473,7 @@ fn begin<M: StateMachine<Command: Send>>(
         })?;
     let recovered = match (recovered, &config.beginning) {
         (Some(recovered), _) => recovered,
-        (None, LogBeginning::Found(members)) => store
+        (None, LogBeginning::NewGroup(members)) => store
             .bootstrap(Replica::genesis_snapshot(members, &machine))
             .map_err(|cause| ValidatorError::Write { folder, cause })?,
         (None, LogBeginning::Join) => store.empty_recovery(),

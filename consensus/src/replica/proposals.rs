@@ -52,11 +52,11 @@ pub struct Proposal<C> {
 }
 
 impl<C> Proposal<C> {
-    /// Verifies commands together and returns the results in the same order.
+    /// Verifies commands together and returns their proposals, or faults, in the same order.
     ///
     /// # Panics
     /// If the machine does not return one result for each command.
-    pub fn verify_each<M: StateMachine<Command = C>>(
+    pub fn verify_commands<M: StateMachine<Command = C>>(
         commands: Vec<Bytes>,
     ) -> Vec<Result<Self, CommandFault>> {
         let bytes: Vec<&[u8]> = commands.iter().map(|it| &**it).collect();

@@ -102,7 +102,7 @@ fn write(
         replica.tick(LogTime(now));
         if replica.is_leader() && proposed < end.0 - 2 {
             let command = format!("+command {proposed:02};");
-            for proposal in Proposal::verify_each::<Lines>(vec![Bytes::from(command)]) {
+            for proposal in Proposal::verify_commands::<Lines>(vec![Bytes::from(command)]) {
                 replica.propose(proposal.unwrap()).unwrap();
             }
             proposed += 1;

@@ -208,7 +208,7 @@ impl World {
 
     fn propose(&mut self, number: usize, command: &str) {
         let node = &mut self.nodes[number];
-        for proposal in Proposal::verify_each::<Lines>(vec![Bytes::from(command.to_owned())]) {
+        for proposal in Proposal::verify_commands::<Lines>(vec![Bytes::from(command.to_owned())]) {
             let ticket = node.replica.propose(proposal.unwrap()).unwrap();
             node.asked.insert(ticket, command.to_owned());
         }

@@ -14,7 +14,7 @@ use souk_network::wire::{self, WireError};
 use souk_network::{Network, OpenError};
 
 use super::machine::{client_key, driver_key, sign_command};
-use super::protocol::{PUT, PutRequest, ReplicaProgress, RequestEnd, STATUS, key, replica_contact};
+use super::protocol::{PUT, PutRequest, PutResult, ReplicaProgress, STATUS, key, replica_contact};
 use super::{Bench, Measurement, Signing};
 use souk_testnet::ports::Ports;
 
@@ -287,7 +287,7 @@ impl Clients {
             let now = Instant::now();
             let counts = now.duration_since(begun) >= until.warm_up();
             let mut next = Vec::with_capacity(done.len());
-            for RequestEnd { number, applied } in done {
+            for PutResult { number, applied } in done {
                 if !applied {
                     return Err(BenchError::Refused(number));
                 }
@@ -332,9 +332,9 @@ fn replica_index(id: u64) -> usize {
 /// Receives the next answers.
 pub(super) async fn receive_done(
     from: &mut (impl AsyncRead + Unpin),
-) -> Result<Vec<RequestEnd>, BenchError> {
+) -> Result<Vec<PutResult>, BenchError> {
     let frame = wire::receive_bytes(from).await?.ok_or(WireError::Closed)?;
-    Ok(RequestEnd::decode(frame.into())?)
+    Ok(PutResult::decode(frame.into())?)
 }
 
 /// Makes payloads of the configured size and signing.

@@ -11,7 +11,7 @@ use souk_folder::key::NodeKey;
 /// Protocol of commands and their answers; a frame can hold many of either.
 pub const PUT: StreamProtocol = StreamProtocol::new("/souk/bench/1");
 
-/// Protocol of one question and one answer.
+/// Protocol of [`ReplicaProgress`]: the replica sends one message when the stream opens.
 pub const STATUS: StreamProtocol = StreamProtocol::new("/souk/bench-status/1");
 
 /// A client's request.
@@ -23,9 +23,9 @@ pub struct PutRequest {
     pub payload: Bytes,
 }
 
-/// The end of a request.
+/// The result of a [`PutRequest`].
 #[derive(Debug)]
-pub struct RequestEnd {
+pub struct PutResult {
     /// The client's number for the request.
     pub number: u64,
     /// Whether the replica applied the request.
@@ -56,26 +56,26 @@ impl PutRequest {
     }
 }
 
-impl RequestEnd {
+impl PutResult {
     /// Encodes a frame of answers.
-    pub fn encode(dones: &[RequestEnd]) -> Vec<u8> {
-        let mut writer = Writer::with_capacity(dones.len() * 9);
-        for done in dones {
-            writer.write_u64(done.number);
-            writer.write_u8(u8::from(done.applied));
+    pub fn encode(results: &[PutResult]) -> Vec<u8> {
+        let mut writer = Writer::with_capacity(results.len() * 9);
+        for result in results {
+            writer.write_u64(result.number);
+            writer.write_u8(u8::from(result.applied));
         }
         writer.into_bytes()
     }
 
     /// Decodes the answers of a frame.
-    pub fn decode(frame: Bytes) -> Result<Vec<RequestEnd>, TruncationError> {
+    pub fn decode(frame: Bytes) -> Result<Vec<PutResult>, TruncationError> {
         let mut reader = Reader::new(frame);
-        let mut dones = Vec::new();
+        let mut results = Vec::new();
         while reader.remaining_len() > 0 {
             let (number, applied) = (reader.read_u64()?, reader.read_u8()? != 0);
-            dones.push(RequestEnd { number, applied });
+            results.push(PutResult { number, applied });
         }
-        Ok(dones)
+        Ok(results)
     }
 }
 
@@ -84,11 +84,11 @@ impl RequestEnd {
 pub struct ReplicaProgress {
     /// The leader's id, or zero if there is none.
     pub leader: u64,
-    /// The last entry applied.
+    /// The index of the last entry applied.
     pub applied: u64,
-    /// Commands applied.
+    /// The number of commands applied.
     pub commands: u64,
-    /// The highest number applied, and how many numbers were skipped.
+    /// The highest number applied, and the count of the numbers below it that were skipped.
     pub numbers: (u64, u64),
 }
 

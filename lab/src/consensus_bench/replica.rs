@@ -1,5 +1,5 @@
-//! Runs one replica of `souk bench consensus` in a process of its own: a production validator over
-//! the benchmark's state machine, which answers the driver until its process is killed.
+//! Runs one replica of `souk bench consensus` in its own process: a production validator with the
+//! benchmark's state machine. It answers the driver until its process is killed.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -21,25 +21,25 @@ use tokio::sync::{mpsc, watch};
 
 use super::Signing;
 use super::machine::{CountingMachine, Number};
-use super::protocol::{PUT, PutRequest, ReplicaProgress, RequestEnd, STATUS, key, replica_contact};
+use super::protocol::{PUT, PutRequest, PutResult, ReplicaProgress, STATUS, key, replica_contact};
 
-/// Maximum queued messages for other replicas.
+/// Maximum number of queued messages for other replicas.
 const OUTBOUND_MAX: usize = 4_096;
 
-/// Maximum drivers at a time.
+/// Maximum number of connected drivers, for each protocol.
 const DRIVERS_MAX: usize = 16;
 
-/// Maximum requests of one driver in flight, in groups that the replica accepts together.
+/// Maximum number of batches of one driver that wait for their results.
 const REQUESTS_MAX: usize = 1_024;
 
-/// Commands of one frame that the replica verifies, proposes and answers together, like those of
-/// one busy client: less than a millisecond's work.
-const TAKEN_TOGETHER: usize = 48;
+/// Maximum number of signed commands in a batch, which the replica verifies, proposes and answers
+/// together. To verify a batch of this size takes less than a millisecond.
+const SIGNED_BATCH_COMMANDS_MAX: usize = 48;
 
 /// Arguments of a replica.
 #[derive(Clone, Debug)]
-pub struct NodeArguments {
-    /// The replica's id, from 1. There must be a port for it.
+pub struct ReplicaArguments {
+    /// The replica's id, at least 1. The replica listens on `ports[id - 1]`.
     pub id: u64,
     /// Loopback ports of all replicas, ordered by id. The list must be the same for every replica.
     pub ports: Vec<u16>,
@@ -51,17 +51,17 @@ pub struct NodeArguments {
 
 /// Why a replica ended.
 #[derive(Debug, thiserror::Error)]
-pub enum NodeError {
+pub enum ReplicaError {
     /// The arguments have no port for this id.
-    #[error("replica {0} is not among the ports")]
+    #[error("there is no port for replica {0}")]
     NoSuchReplica(u64),
-    /// The network failed.
+    /// The network did not start.
     #[error(transparent)]
     Network(#[from] souk_network::StartError),
     /// The replica did not start.
     #[error(transparent)]
     Start(#[from] ValidatorError),
-    /// The replica failed.
+    /// The replica failed while it ran.
     #[error(transparent)]
     Failed(#[from] ValidatorFailure),
 }
@@ -70,18 +70,18 @@ pub enum NodeError {
 ///
 /// # Errors
 /// If the replica does not start, or fails.
-pub async fn serve_replica(arguments: NodeArguments) -> Result<(), NodeError> {
+pub async fn serve_replica(arguments: ReplicaArguments) -> Result<(), ReplicaError> {
     match arguments.signed {
         Signing::None => run_replica::<false>(arguments).await,
         Signing::Each | Signing::Batch64 => run_replica::<true>(arguments).await,
     }
 }
 
-async fn run_replica<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), NodeError> {
-    let NodeArguments {
+async fn run_replica<const SIGNED: bool>(arguments: ReplicaArguments) -> Result<(), ReplicaError> {
+    let ReplicaArguments {
         id, ports, folder, ..
     } = arguments;
-    let missing = NodeError::NoSuchReplica(id);
+    let missing = ReplicaError::NoSuchReplica(id);
     let members: Vec<ReplicaId> = (1..=ports.len() as u64)
         .filter_map(ReplicaId::new)
         .collect();
@@ -105,32 +105,32 @@ async fn run_replica<const SIGNED: bool>(arguments: NodeArguments) -> Result<(),
         .zip(&ports)
         .filter(|(member, _)| *member != me)
     {
-        // The network has just started, so it has not stopped.
+        // An error would mean that the network has stopped, but it has just started.
         let _ = network
             .add_contact(&replica_contact(member.get(), *port))
             .await;
         peers.insert(key(member.get()).peer_id(), *member);
     }
     let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
-    let config = ValidatorConfig::new(*me, id, folder, LogBeginning::Found(members.clone()));
+    let config = ValidatorConfig::new(*me, id, folder, LogBeginning::NewGroup(members.clone()));
     let (validator, ended) =
         Validator::start(&config, CountingMachine::<SIGNED>::default(), outbound)?;
-    // The peers never change, so the sender can go.
+    // The peers never change, so nothing needs the sender.
     let (_, peers) = watch::channel(raft_link::Peers::new(peers));
-    // Nobody cosigns here, so no notes come.
+    // The benchmark has no cosigning, so no notes arrive.
     let (notes, _) = mpsc::channel(1);
     raft_link::receive(&network, validator.clone(), notes, peers.clone());
     let sender = validator.clone();
     tokio::spawn(raft_link::send(network.clone(), sender, messages, peers));
-    let asked = validator.clone();
+    let status_validator = validator.clone();
     network.serve_protocol(STATUS, DRIVERS_MAX, move |_, stream| {
-        serve_status(asked.clone(), stream)
+        serve_status(status_validator.clone(), stream)
     });
     network.serve_protocol(PUT, DRIVERS_MAX, move |_, stream| {
         let validator = validator.clone();
         async move {
-            // If the driver has gone, nothing is left to do.
-            let _ended = serve_puts(validator, stream).await;
+            // An error means that the driver has disconnected.
+            let _ = serve_puts(validator, stream).await;
         }
     });
     Ok(ended.wait_for_end().await?)
@@ -143,56 +143,60 @@ async fn serve_status<const SIGNED: bool>(
     let Ok(status) = validator.status().await else {
         return;
     };
-    let counted = validator.query_machine(Consistency::Stale, ()).await;
-    let counted = counted.map(|(counted, _)| counted);
+    let reply = validator.query_machine(Consistency::Stale, ()).await;
+    let counts = reply.map(|(counts, _)| counts);
     let leader = status.leader.map_or(0, ReplicaId::get);
-    let (commands, numbers) = counted.unwrap_or_default();
-    let standing = ReplicaProgress {
+    let (commands, numbers) = counts.unwrap_or_default();
+    let progress = ReplicaProgress {
         leader,
         applied: status.applied.0,
         commands,
         numbers,
     };
-    // If the driver has gone, nothing is left to do.
-    let _ended = wire::send(&mut stream, &standing).await;
+    // An error means that the driver has disconnected.
+    let _ = wire::send(&mut stream, &progress).await;
 }
 
-/// Accepts requests as they arrive, and answers in the same order.
+/// Proposes requests in batches as they arrive, and sends their results in the same order.
 async fn serve_puts<const SIGNED: bool>(
     validator: Validator<CountingMachine<SIGNED>>,
     stream: Stream,
 ) -> Result<(), WireError> {
-    let (mut from, mut to): (ReadHalf<Stream>, WriteHalf<Stream>) = stream.split();
-    let (requests, mut running) = mpsc::channel(REQUESTS_MAX);
+    let (mut reader, mut writer): (ReadHalf<Stream>, WriteHalf<Stream>) = stream.split();
+    let (batches, mut pending) = mpsc::channel(REQUESTS_MAX);
     tokio::spawn(async move {
-        while let Ok(Some(frame)) = wire::receive_bytes(&mut from).await {
+        while let Ok(Some(frame)) = wire::receive_bytes(&mut reader).await {
             let Ok(mut puts) = PutRequest::decode(frame.into()) else {
                 return;
             };
-            let together = if SIGNED { TAKEN_TOGETHER } else { puts.len() };
+            let batch_size = if SIGNED {
+                SIGNED_BATCH_COMMANDS_MAX
+            } else {
+                puts.len()
+            };
             while !puts.is_empty() {
-                let rest = puts.split_off(together.min(puts.len()));
-                let taken_in = tokio::spawn(take_in(validator.clone(), puts));
+                let rest = puts.split_off(batch_size.min(puts.len()));
+                let batch = tokio::spawn(propose_batch(validator.clone(), puts));
                 puts = rest;
-                if requests.send(taken_in).await.is_err() {
+                if batches.send(batch).await.is_err() {
                     return;
                 }
             }
         }
     });
-    while let Some(taken_in) = running.recv().await {
-        // If a task ended early, its requests get no answer, which the client notices.
-        let done = taken_in.await.unwrap_or_default();
-        wire::send_bytes(&mut to, &RequestEnd::encode(&done)).await?;
+    while let Some(batch) = pending.recv().await {
+        // If the task of a batch failed, its requests get no results, which the driver notices.
+        let results = batch.await.unwrap_or_default();
+        wire::send_bytes(&mut writer, &PutResult::encode(&results)).await?;
     }
     Ok(())
 }
 
-/// Checks the signatures of requests, if they have any, and replicates the commands.
-async fn take_in<const SIGNED: bool>(
+/// Verifies the commands of requests, with their signatures if they have any, and proposes them.
+async fn propose_batch<const SIGNED: bool>(
     validator: Validator<CountingMachine<SIGNED>>,
     puts: Vec<PutRequest>,
-) -> Vec<RequestEnd> {
+) -> Vec<PutResult> {
     let (numbers, commands): (Vec<u64>, Vec<Bytes>) = puts
         .into_iter()
         .map(|put| (put.number, put.payload))
@@ -201,17 +205,17 @@ async fn take_in<const SIGNED: bool>(
         Some(commands) => validator.propose_all(commands).await.unwrap_or_default(),
         None => Vec::new(),
     };
-    let applied = |place: usize| results.get(place).is_some_and(Result::is_ok);
+    let applied = |index: usize| results.get(index).is_some_and(Result::is_ok);
     let numbers = numbers.into_iter().enumerate();
     numbers
-        .map(|(place, number)| RequestEnd {
+        .map(|(index, number)| PutResult {
             number,
-            applied: applied(place),
+            applied: applied(index),
         })
         .collect()
 }
 
-/// Returns the commands if all of them may enter the log.
+/// Returns the commands as proposals if all of them are valid.
 async fn verify_commands<const SIGNED: bool>(
     validator: &Validator<CountingMachine<SIGNED>>,
     commands: Vec<Bytes>,
@@ -219,7 +223,7 @@ async fn verify_commands<const SIGNED: bool>(
     let verified = if SIGNED {
         validator.verify_each(commands).await.ok()?
     } else {
-        Proposal::verify_each::<CountingMachine<SIGNED>>(commands)
+        Proposal::verify_commands::<CountingMachine<SIGNED>>(commands)
     };
     verified.into_iter().collect::<Result<_, _>>().ok()
 }

@@ -158,7 +158,7 @@ fn verify_together<M: StateMachine>(applicants: Vec<Applicant<M::Command>>) {
         .into_iter()
         .map(|it| (it.commands, it.reply))
         .unzip();
-    let mut verified = Proposal::verify_each::<M>(commands.concat()).into_iter();
+    let mut verified = Proposal::verify_commands::<M>(commands.concat()).into_iter();
     for (count, reply) in counts.into_iter().zip(replies) {
         // The send fails only if the caller no longer waits.
         let _gone = reply.send(verified.by_ref().take(count).collect());

@@ -457,7 +457,7 @@ fn replica_config(
 ) -> ValidatorConfig {
     let beginning = match founders {
         _ if holds_log(home) => LogBeginning::Refuse,
-        Some(founders) => LogBeginning::Found(founders),
+        Some(founders) => LogBeginning::NewGroup(founders),
         None => LogBeginning::Join,
     };
     // Election timeouts must differ between validators; the key's bytes do.

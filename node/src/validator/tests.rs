@@ -130,7 +130,7 @@ fn id(number: u64) -> ReplicaId {
 }
 
 fn config(number: u64, folder: &Path, snapshot_entries: u64) -> ValidatorConfig {
-    let members = LogBeginning::Found([1, 2, 3].map(id).to_vec());
+    let members = LogBeginning::NewGroup([1, 2, 3].map(id).to_vec());
     let mut config = ValidatorConfig::new(id(number), 7, folder.to_path_buf(), members);
     config.replica.snapshot_entries = snapshot_entries;
     config.replica.checkpoint_entries = 8;
@@ -188,7 +188,7 @@ impl Group {
     }
 
     fn run(&mut self, number: u64) {
-        self.run_as(number, LogBeginning::Found([1, 2, 3].map(id).to_vec()));
+        self.run_as(number, LogBeginning::NewGroup([1, 2, 3].map(id).to_vec()));
     }
 
     fn run_as(&mut self, number: u64, beginning: LogBeginning) {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::consensus_bench::{self as bench, Bench, NodeArguments, Signing};
+use crate::consensus_bench::{self as bench, Bench, ReplicaArguments, Signing};
 
 use crate::args::{BenchNodeArgs, ConsensusArgs};
 use souk_cli::failure::{Failure, Kind, Outcome};
@@ -50,7 +50,7 @@ pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
 
 /// Runs one replica of the benchmark until its process is killed.
 pub async fn run_replica(folder: &Path, args: &BenchNodeArgs) -> Outcome {
-    let node = NodeArguments {
+    let node = ReplicaArguments {
         id: args.id,
         ports: args.ports.clone(),
         folder: folder.to_owned(),
