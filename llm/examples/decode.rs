@@ -68,7 +68,7 @@ fn main() {
         std::fs::write(file, bytes).expect("the file can be written");
     }
     println!(
-        "prefill of {prompt}: {:.1} tokens a second",
+        "prefill of {prompt}: {:.1} tokens per second",
         prompt as f64 / took
     );
     let mut times = Vec::new();
@@ -82,7 +82,7 @@ fn main() {
     let read = bytes as f64 / middle / 1e9;
     let memory = bandwidth(threads.get());
     println!(
-        "decode after {prompt}: {:.2} tokens a second at the median, {:.2} at the best; \
+        "decode after {prompt}: {:.2} tokens per second at the median, {:.2} at the best; \
          {read:.2} GB/s of weights, {:.0} % of the {memory:.2} GB/s that memory reads",
         1.0 / middle,
         1.0 / times[0],
@@ -92,13 +92,13 @@ fn main() {
     if sequences > 0 {
         let together = rate_of_all(session(), sequences, (&ids, tokens));
         println!(
-            "{sequences} sequences: {together:.2} tokens a second at the median, {:.2} times one's",
+            "{sequences} sequences: {together:.2} tokens per second (median), {:.2} times one's",
             together * middle
         );
     }
 }
 
-/// Returns the median tokens a second of sequences stepped together after a prompt each.
+/// Returns the median tokens per second of sequences stepped together after a prompt each.
 fn rate_of_all(
     mut session: Box<dyn Session + '_>,
     sequences: usize,

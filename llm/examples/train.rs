@@ -77,7 +77,7 @@ fn main() {
         let seconds = began.elapsed().as_secs_f64();
         let loss = outputs[LOSS].to_vec::<f32>().expect("a loss")[0];
         println!(
-            "step {at}: loss {loss:.5}, {:.1} ms, {:.0} tokens a second",
+            "step {at}: loss {loss:.5}, {:.1} ms, {:.0} tokens per second",
             seconds * 1e3,
             (rows * length) as f64 / seconds
         );

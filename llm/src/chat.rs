@@ -1,9 +1,8 @@
-//! Formats conversations by chat templates, which models bring along: each model learned a form of
-//! its own.
+//! Formats conversations with the chat template that a model ships.
 //!
-//! A template is a program by the model's makers. It runs in a language without files or network,
-//! on limited fuel that pays for instructions and for bytes. The language is Jinja as Hugging
-//! Face's tools implement it, so that a conversation equals theirs byte for byte.
+//! A template is a program by the model's makers, in Jinja as Hugging Face's tools implement it, so
+//! that the formatted text equals theirs byte for byte. It has no access to files or the network,
+//! and its fuel, which pays for instructions and bytes, is limited.
 
 mod clock;
 mod json;
@@ -24,8 +23,9 @@ use thiserror::Error as ThisError;
 
 use crate::tools::{self, Tool, ToolCall};
 
-/// Base fuel of a template; each message adds more. The most expensive known templates use some
-/// thousands a message. One unit pays for an instruction or 64 bytes, so for 64 MB of text at most.
+/// Base fuel of a template; each message adds more. The most expensive known templates use a few
+/// thousand per message. One unit pays for an instruction or 64 bytes, so the maximum allows 64 MB
+/// of text.
 const FUEL: u64 = 250_000;
 const MESSAGE_FUEL: u64 = 5_000;
 const FUEL_MAX: u64 = 1_000_000;
@@ -46,7 +46,7 @@ pub struct Message {
     pub content: String,
     /// The author: one of several users, or the function that returned this result.
     pub name: Option<String>,
-    /// The assistant's thought before this message.
+    /// The assistant's reasoning before this message.
     pub reasoning: Option<String>,
     /// Tool calls in this message.
     pub calls: Vec<ToolCall>,
@@ -69,15 +69,16 @@ pub struct Conversation<'a> {
     pub now: u64,
 }
 
-/// A template, and the marks of the model's tokeniser.
+/// A template, and the special tokens of the model's tokeniser.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatTemplate {
     /// Jinja source.
     pub source: String,
     /// A separate source for conversations with tools, if the model has one.
     pub tool_source: Option<String>,
-    /// Marks by their names in templates, such as `bos_token`.
-    pub marks: BTreeMap<String, String>,
+    /// Special tokens by their names in templates, such as `bos_token`.
+    #[serde(rename = "marks")]
+    pub special_tokens: BTreeMap<String, String>,
 }
 
 /// Why a conversation could not be rendered.
@@ -90,7 +91,7 @@ pub enum ChatError {
     #[error("the model's chat template cannot be run: {0}")]
     Thread(io::Error),
     /// The template is longer than the limit.
-    #[error("the model's chat template has {0} bytes, at most {SOURCE_BYTES_MAX} are read")]
+    #[error("the model's chat template is {0} bytes long; the limit is {SOURCE_BYTES_MAX}")]
     Size(usize),
     /// The template renders the same text with tools and without.
     #[error("the model cannot call tools: its chat template does not support them")]
@@ -104,7 +105,7 @@ impl ChatTemplate {
         self.tool_source.as_ref().unwrap_or(&self.source)
     }
 
-    /// Renders the conversation up to the place where the model answers. The model may call the
+    /// Renders the conversation up to the point where the model answers. The model may call the
     /// conversation's tools.
     ///
     /// # Errors
@@ -120,28 +121,34 @@ impl ChatTemplate {
         let source = source::adapt_source(source);
         thread::scope(|scope| {
             let thread = thread::Builder::new().stack_size(STACK_BYTES);
-            let work = || self.text_with_tools(&source, conversation);
-            let running = thread
-                .spawn_scoped(scope, work)
+            let render = || self.render_checking_tools(&source, conversation);
+            let rendering = thread
+                .spawn_scoped(scope, render)
                 .map_err(ChatError::Thread)?;
-            running.join().unwrap_or_else(|panic| resume_unwind(panic))
+            rendering
+                .join()
+                .unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
 
-    /// Returns the text with tools if it differs from the text without them.
-    fn text_with_tools(
+    /// Renders the conversation. If it has tools, checks that the text shows them: a template that
+    /// ignores tools gives the same text without them.
+    fn render_checking_tools(
         &self,
         source: &str,
         conversation: &Conversation<'_>,
     ) -> Result<String, ChatError> {
         let text = self.render_source(source, conversation)?;
-        let without = Conversation {
+        let without_tools = Conversation {
             tools: &[],
             ..*conversation
         };
-        let is_known = conversation.tools.is_empty()
-            || self.render_source(source, &without).ok().as_ref() != Some(&text);
-        is_known.then_some(text).ok_or(ChatError::Tools)
+        let shows_tools =
+            || self.render_source(source, &without_tools).ok().as_ref() != Some(&text);
+        match conversation.tools.is_empty() || shows_tools() {
+            true => Ok(text),
+            false => Err(ChatError::Tools),
+        }
     }
 
     fn render_source(
@@ -168,36 +175,37 @@ impl ChatTemplate {
         });
         environment.add_filter("tojson", json::format_json);
         environment.add_filter("wordcount", methods::count_words);
-        sums::count_in(&mut environment);
+        sums::charge_list_sums(&mut environment);
         environment.add_template("chat", source)?;
-        // As in Hugging Face's tools, an absent value is none.
-        let none_or = |all: Vec<serde_json::Value>| match all.is_empty() {
+        // As in Hugging Face's tools, an empty list is none.
+        let list_or_none = |list: Vec<serde_json::Value>| match list.is_empty() {
             true => Value::from(()),
-            false => Value::from(Serde(all)),
+            false => Value::from(Serde(list)),
         };
-        let given = context! {
-            messages => messages.iter().map(value).collect::<Vec<Value>>(),
-            tools => none_or(tools.iter().map(tools::describe_tool).collect()),
-            documents => none_or(documents.to_vec()),
+        let inputs = context! {
+            messages => messages.iter().map(message_value).collect::<Vec<Value>>(),
+            tools => list_or_none(tools.iter().map(tools::describe_tool).collect()),
+            documents => list_or_none(documents.to_vec()),
         };
         let empty = Map::new();
         let values = Value::from(Serde(values.unwrap_or(&empty)));
-        let otherwise = context! { add_generation_prompt => true };
-        let marks = Value::from(Serde(&self.marks));
-        let all = context! { ..given, ..values, ..otherwise, ..marks };
-        environment.get_template("chat")?.render(all)
+        let defaults = context! { add_generation_prompt => true };
+        let special_tokens = Value::from(Serde(&self.special_tokens));
+        // If two have the same name, the first one wins.
+        let context = context! { ..inputs, ..values, ..defaults, ..special_tokens };
+        environment.get_template("chat")?.render(context)
     }
 }
 
-/// Converts a message for templates: the arguments of a call are an object, not a text.
-fn value(message: &Message) -> Value {
+/// Converts a message for templates: the arguments of a call are an object, not a string.
+fn message_value(message: &Message) -> Value {
     let mut value = serde_json::json!({ "role": message.role, "content": message.content });
-    let more = [
+    let optional_fields = [
         ("name", &message.name),
         ("reasoning_content", &message.reasoning),
         ("tool_call_id", &message.call_id),
     ];
-    for (name, text) in more {
+    for (name, text) in optional_fields {
         if let Some(text) = text {
             value[name] = text.as_str().into();
         }

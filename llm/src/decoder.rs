@@ -21,7 +21,7 @@ use souk_onnx::{Dimension, ModelProto, OperatorSetIdProto, ValueInfoProto, encod
 use crate::config::Config;
 use crate::weights::{WeightError, Weights, split_joint_matrices, stack_experts};
 use nodes::{AttentionSettings, Nodes};
-pub use token_drawing::{DRAWN, LOGIT_ROWS, SAMPLING, to_drawing_model};
+pub use token_drawing::{LOGIT_ROWS, SAMPLED_TOKENS, SAMPLING, to_drawing_model};
 pub use whole_sequences::{BatchSize, LENGTH_MAX};
 pub(crate) use whole_sequences::{build_training_model, check_trainable};
 

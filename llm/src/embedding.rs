@@ -1,8 +1,6 @@
-//! Turns texts into vectors (embeddings): changes a decoder so that it returns a vector of its
-//! input in place of the logits of the next token. The crate `node/texts` uses it.
-//!
-//! The model returns its last norm in place of logits, so sessions, cuts and comparisons work as in
-//! text generation.
+//! Turns texts into vectors (embeddings) with a decoder: removes the model's head, so that its last
+//! norm is the output in place of the logits. Sessions, cuts and comparisons then work as in text
+//! generation. The crate `node/texts` uses it.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +13,14 @@ use thiserror::Error;
 use crate::decoder::{LOGITS, NORM};
 use crate::generation::{GenerationError, STEP_TOKENS_MAX, Sequence};
 
-/// The positions of a text from which its vector comes.
+/// How the vectors of a text's positions become one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pooling {
-    /// The last position, which has seen the whole text.
+    /// The vector of the last position, which depends on the whole text.
     #[default]
     Last,
-    /// The mean of all positions.
+    /// The mean of the vectors of all positions.
     Mean,
 }
 
@@ -37,7 +35,7 @@ pub enum EmbeddingError {
     Norm,
 }
 
-/// Converts a decoder's model to one that returns vectors in place of logits, without its head.
+/// Converts a decoder's model to one without its head, which returns vectors in place of logits.
 ///
 /// # Errors
 /// [`EmbeddingError`].
@@ -49,17 +47,22 @@ pub fn to_embedding_model(model: Bytes) -> Result<Bytes, EmbeddingError> {
 
 fn remove_head(graph: &mut GraphProto) -> Option<()> {
     let mut nodes = graph.node.iter();
-    let norm = nodes.position(|node| node.output.first().is_some_and(|it| it == NORM))?;
+    let norm = nodes.position(|node| node.output.first().is_some_and(|name| name == NORM))?;
     graph.node.truncate(norm + 1);
     let last = &mut graph.node[norm];
     let scale = last.input.get(1)?.clone();
     LOGITS.clone_into(last.output.first_mut()?);
-    let read = graph.node.iter().flat_map(|node| &node.input);
-    let read: BTreeSet<&String> = read.collect();
-    let is_read = |name: Option<&String>| name.is_some_and(|name| read.contains(name));
-    graph.initializer.retain(|it| is_read(it.name.as_ref()));
+    let inputs = graph.node.iter().flat_map(|node| &node.input);
+    let inputs: BTreeSet<&String> = inputs.collect();
+    let is_read = |name: Option<&String>| name.is_some_and(|name| inputs.contains(name));
+    graph
+        .initializer
+        .retain(|weight| is_read(weight.name.as_ref()));
     let mut weights = graph.initializer.iter();
-    let width = *weights.find(|it| it.name() == scale)?.dims.first()?;
+    let width = *weights
+        .find(|weight| weight.name() == scale)?
+        .dims
+        .first()?;
     let rows = [Dimension::new_fixed(1), Dimension::new_symbol("rows")];
     let dims = rows
         .into_iter()
@@ -72,10 +75,10 @@ fn remove_head(graph: &mut GraphProto) -> Option<()> {
 
 /// Scales a vector to length 1. A zero vector will stay zero.
 pub fn normalise(vector: &mut [f32]) {
-    let squares = vector.iter().map(|it| f64::from(*it) * f64::from(*it));
+    let squares = vector.iter().map(|x| f64::from(*x) * f64::from(*x));
     let length = squares.sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
-    for number in vector {
-        *number = (f64::from(*number) / length) as f32;
+    for x in vector {
+        *x = (f64::from(*x) / length) as f32;
     }
 }
 
@@ -92,8 +95,8 @@ impl Sequence<'_> {
     ) -> Result<Vec<f32>, GenerationError> {
         let mut vector = match pooling {
             Pooling::Last => {
-                let kept = self.truncate_to_prefix(tokens);
-                self.push(&tokens[kept..])?
+                let prefix_length = self.truncate_to_prefix(tokens);
+                self.push(&tokens[prefix_length..])?
             }
             Pooling::Mean => self.sum_vectors(tokens)?,
         };
@@ -101,17 +104,17 @@ impl Sequence<'_> {
         Ok(vector)
     }
 
-    /// Returns the sum of the vectors of all positions; its direction is the mean's.
+    /// Returns the sum of the vectors of all positions, which has the direction of their mean.
     fn sum_vectors(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
         self.truncate(0);
         let mut sum = Vec::new();
         for chunk in tokens.chunks(STEP_TOKENS_MAX) {
-            let told = self.push_all(chunk)?;
-            let width = told.len() / chunk.len();
+            let vectors = self.push_all(chunk)?;
+            let width = vectors.len() / chunk.len();
             sum.resize(width, 0.0);
-            for row in told.chunks_exact(width.max(1)) {
-                for (to, from) in sum.iter_mut().zip(row) {
-                    *to += from;
+            for vector in vectors.chunks_exact(width.max(1)) {
+                for (total, x) in sum.iter_mut().zip(vector) {
+                    *total += x;
                 }
             }
         }

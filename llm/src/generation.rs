@@ -14,7 +14,7 @@ use thiserror::Error;
 use drafts::Drafts;
 pub use step::{Step, step_inputs};
 
-use crate::decoder::{DRAWN, LOGITS};
+use crate::decoder::{LOGITS, SAMPLED_TOKENS};
 use crate::grammar::{Grammar, MatchError, TextMatcher};
 use crate::sampling::{History, LogProbabilities, Sampling};
 
@@ -174,7 +174,7 @@ impl<'a> Sequence<'a> {
             let output = outcome.outputs.remove(name);
             output.unwrap_or_else(|| Tensor::scalar(0i64))
         };
-        let (drawn, logits) = (output(DRAWN), output(LOGITS));
+        let (drawn, logits) = (output(SAMPLED_TOKENS), output(LOGITS));
         let drawn = drawn.to_vec::<i64>().map_err(GenerationError::Logits)?;
         let drawn = drawn.into_iter().filter_map(|it| u32::try_from(it).ok());
         let drawn: Vec<u32> = drawn.collect();

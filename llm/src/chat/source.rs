@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::sums::{counted_in, text_end};
+use super::sums::{text_end, wrap_summands};
 
 /// Maximum nesting of formatted texts. Deeper ones keep their `%`, and the engine refuses them.
 const DEPTH_MAX: usize = 16;
@@ -43,7 +43,7 @@ pub(super) fn adapt_source(source: &str) -> String {
             }
             (0, "generation") => text.push_str(&code.replacen("generation", "with", 1)),
             (0, "endgeneration") => text.push_str(&code.replacen("endgeneration", "endwith", 1)),
-            _ => text.push_str(&counted_in(
+            _ => text.push_str(&wrap_summands(
                 &replace_format_operators(code, DEPTH_MAX),
                 kind == 0,
             )),

@@ -1,8 +1,8 @@
 //! Charges fuel for list sums, which the engine computes for free.
 //!
-//! The engine charges for texts, filters and loops, yet `list + list` copies any number of values.
-//! So this module passes the operands of `+` in a template's source through a filter that takes
-//! fuel for the values of lists and does nothing else.
+//! The engine charges for strings, filters and loops, but not for `list + list`, which copies any
+//! number of values. So this module passes the operands of `+` in a template's source through a
+//! filter that charges fuel for the values of lists and returns the operand unchanged.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
@@ -11,7 +11,7 @@ use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 const FILTER: &str = "souk_summand";
 
 /// Values of a list that one unit of fuel pays for; it also pays for 64 bytes.
-const VALUES_A_FUEL: usize = 2;
+const VALUES_PER_FUEL: usize = 2;
 
 /// Maximum nesting of brackets: the engine refuses templates with more.
 const DEPTH_MAX: usize = 150;
@@ -20,8 +20,8 @@ const DEPTH_MAX: usize = 150;
 /// names.
 const BETWEEN: [&str; 7] = ["and", "else", "if", "in", "not", "or", "recursive"];
 
-/// Makes an environment charge for joined lists.
-pub(super) fn count_in(environment: &mut Environment<'_>) {
+/// Makes an environment charge fuel for sums of lists.
+pub(super) fn charge_list_sums(environment: &mut Environment<'_>) {
     environment.add_filter(FILTER, charge_operand);
     environment.add_filter("sum", sum);
     // This filter also joins lists, lazily and without end; Jinja does not have it.
@@ -33,12 +33,12 @@ fn charge_operand(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
     if !is_list(&value) {
         return Ok(value);
     }
-    let pay = |values: usize| state.consume_fuel(values.div_ceil(VALUES_A_FUEL) as u64);
+    let pay = |values: usize| state.consume_fuel(values.div_ceil(VALUES_PER_FUEL) as u64);
     if let Some(values) = value.len() {
         pay(values)?;
         return Ok(value);
     }
-    // Only iterating shows the length of such a value.
+    // Only an iteration shows the length of an iterator.
     let mut values = Vec::new();
     for item in value.try_iter()? {
         pay(1)?;
@@ -47,7 +47,7 @@ fn charge_operand(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
     Ok(values.into())
 }
 
-/// The filter `sum`, for numbers and texts only.
+/// The filter `sum`, for numbers and strings only.
 fn sum(
     state: &State<'_, '_>,
     values: Value,
@@ -69,7 +69,7 @@ fn is_list(value: &Value) -> bool {
 
 /// Returns a block's code with the operands of possible list sums wrapped in the filter. The first
 /// word of a statement is its keyword.
-pub(super) fn counted_in(block: &str, is_statement: bool) -> String {
+pub(super) fn wrap_summands(block: &str, is_statement: bool) -> String {
     let is_mark = |letter: char| matches!(letter, '-' | '+');
     let begin = usize::from(block.starts_with(is_mark));
     let end = block.len() - usize::from(block.len() > begin && block.ends_with(is_mark));

@@ -78,7 +78,7 @@ fn conversations_are_written_byte_for_byte_as_hugging_faces_tools_write_them() {
             let template = ChatTemplate {
                 source: family.template.clone(),
                 tool_source: None,
-                marks: reference.marks.clone(),
+                special_tokens: reference.marks.clone(),
             };
             let messages: Vec<Message> = talk.messages.iter().map(message).collect();
             let conversation = Conversation {
@@ -209,7 +209,7 @@ fn with_tools_the_template_for_tools_is_taken() {
     let template = ChatTemplate {
         source: "plain".to_owned(),
         tool_source: Some("{{ 'tools' if tools else 'none' }}".to_owned()),
-        marks: BTreeMap::new(),
+        special_tokens: BTreeMap::new(),
     };
     let tool = Tool {
         name: "f".to_owned(),

@@ -13,19 +13,19 @@ use souk_onnx::{
 
 use super::{LOGITS, TOKENS};
 
-/// Input of the rows whose logits the decoder returns: `[told]`.
+/// Input of the rows whose logits the decoder returns: `[logit_rows]`.
 pub const LOGIT_ROWS: &str = "told_rows";
 /// Input of the numbers that control how the token after each row is drawn: `[numbers]`, as
 /// [`Sampling::to_numbers`](crate::sampling::Sampling::to_numbers) returns them.
 pub const SAMPLING: &str = "sampling";
-/// Output of drawn tokens: `[1, rows]`.
-pub const DRAWN: &str = "drawn";
+/// Output of the tokens that the decoder samples after each row: `[1, rows]`.
+pub const SAMPLED_TOKENS: &str = "drawn";
 
 /// The logits of all rows.
 const LOGITS_ALL: &str = "logits.all";
 
 /// Converts a decoder's model to one that draws tokens. Its outputs other than states are then
-/// [`DRAWN`] and the requested part of [`LOGITS`].
+/// [`SAMPLED_TOKENS`] and the requested part of [`LOGITS`].
 ///
 /// # Errors
 /// [`DecodeError`] if the bytes are no model.
@@ -65,7 +65,7 @@ fn add_draw_nodes(graph: &mut GraphProto) {
         ..name_after_output(NodeProto::for_operator(
             sampling::OPERATOR,
             &[LOGITS_ALL, SAMPLING],
-            DRAWN,
+            SAMPLED_TOKENS,
         ))
     };
     graph.node.extend([gather, drawn]);
@@ -86,7 +86,9 @@ fn add_draw_nodes(graph: &mut GraphProto) {
         *logits = port(LOGITS, DType::F32, dims);
     }
     let rows = vec![Dimension::new_fixed(1), Dimension::new_symbol("rows")];
-    graph.output.insert(0, port(DRAWN, DType::I64, rows));
+    graph
+        .output
+        .insert(0, port(SAMPLED_TOKENS, DType::I64, rows));
 }
 
 /// Gives a node the name of its output.

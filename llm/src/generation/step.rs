@@ -79,9 +79,9 @@ impl Step {
         })
     }
 
-    /// Returns whether the step's tokens are known.
+    /// Returns whether the step's tokens are known; otherwise the step before it samples its token.
     #[must_use]
-    pub fn is_known(&self) -> bool {
+    pub fn has_known_tokens(&self) -> bool {
         !self.tokens.is_empty()
     }
 
@@ -96,7 +96,7 @@ impl Step {
             integers(&[rows.len()], places)
         };
         let unknown = [0];
-        let tokens = match self.is_known() {
+        let tokens = match self.has_known_tokens() {
             true => &self.tokens[..],
             false => &unknown,
         };

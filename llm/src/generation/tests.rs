@@ -45,7 +45,10 @@ fn of_logits(inputs: &BTreeMap<String, Tensor>, logits: &[f32], vocabulary: usiz
     let floats: Vec<f32> = floats.copied().collect();
     let returned = Tensor::from_vec([1, step.logit_rows.len(), vocabulary], floats).unwrap();
     Outcome {
-        outputs: BTreeMap::from([(DRAWN.to_owned(), drawn), (LOGITS.to_owned(), returned)]),
+        outputs: BTreeMap::from([
+            (SAMPLED_TOKENS.to_owned(), drawn),
+            (LOGITS.to_owned(), returned),
+        ]),
         busy: Duration::ZERO,
         energy: None,
         operators: 0,

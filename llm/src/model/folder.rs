@@ -26,8 +26,8 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 pub(super) const WEIGHTS: &str = "model.safetensors";
 /// The name of the template for conversations with tools, if a model has several.
 const TOOL_USE: &str = "tool_use";
-/// Names of a tokeniser's marks in templates.
-const MARKS: [&str; 7] = [
+/// Names of a tokeniser's special tokens in templates.
+const SPECIAL_TOKENS: [&str; 7] = [
     "bos_token",
     "eos_token",
     "unk_token",
@@ -88,16 +88,22 @@ pub(super) fn open_folder(folder: &Path) -> Result<LanguageModel, ModelError> {
     let config = Config::read(&read(&folder.join(CONFIG))?)?;
     let tokenizer = Tokenizer::read(&read(&folder.join("tokenizer.json"))?)?;
     let said: Option<TokenizerConfig> = json_if_there(&folder.join("tokenizer_config.json"))?;
-    let marks = said.as_ref().map_or_else(BTreeMap::new, marks_by_name);
+    let special_tokens = said
+        .as_ref()
+        .map_or_else(BTreeMap::new, special_tokens_by_name);
     let mut ends = read_end_tokens(folder)?;
     if ends.is_empty() {
-        ends.extend(marks.get("eos_token").and_then(|end| tokenizer.id(end)));
+        ends.extend(
+            special_tokens
+                .get("eos_token")
+                .and_then(|end| tokenizer.id(end)),
+        );
     }
     let name = folder.file_name().unwrap_or_default();
     let card = Card {
         name: name.to_string_lossy().into_owned(),
         ends,
-        template: read_template(folder, said.and_then(|it| it.chat_template), marks)?,
+        template: read_template(folder, said.and_then(|it| it.chat_template), special_tokens)?,
         licence: read_licence(folder),
         positions: config.positions,
         vocabulary: config.vocabulary,
@@ -154,14 +160,14 @@ fn read_end_tokens(folder: &Path) -> Result<Vec<u32>, ModelError> {
     Ok(Vec::new())
 }
 
-/// Returns the marks of a tokeniser by their names in templates.
-fn marks_by_name(said: &TokenizerConfig) -> BTreeMap<String, String> {
-    let marks = MARKS.iter().filter_map(|name| {
+/// Returns the special tokens of a tokeniser by their names in templates.
+fn special_tokens_by_name(said: &TokenizerConfig) -> BTreeMap<String, String> {
+    let special_tokens = SPECIAL_TOKENS.iter().filter_map(|name| {
         let given = said.rest.get(*name)?;
         let text = given.as_str().or_else(|| given["content"].as_str())?;
         Some(((*name).to_owned(), text.to_owned()))
     });
-    marks.collect()
+    special_tokens.collect()
 }
 
 /// Returns the chat template, from a file of its own or from the tokeniser's configuration. The
@@ -169,7 +175,7 @@ fn marks_by_name(said: &TokenizerConfig) -> BTreeMap<String, String> {
 fn read_template(
     folder: &Path,
     within: Option<Templates>,
-    marks: BTreeMap<String, String>,
+    special_tokens: BTreeMap<String, String>,
 ) -> Result<Option<ChatTemplate>, ModelError> {
     let file = |name: &str| {
         let path = folder.join(name);
@@ -202,7 +208,7 @@ fn read_template(
         .map(|source| ChatTemplate {
             source,
             tool_source,
-            marks,
+            special_tokens,
         }))
 }
 

@@ -18,8 +18,8 @@ mod vocabulary;
 
 /// Maximum files of one model.
 const PARTS_MAX: u64 = 1000;
-/// Names of a tokeniser's marks in the file, and in templates.
-const MARKS: [(&str, &str); 7] = [
+/// Names of a tokeniser's special tokens in the file, and in templates.
+const SPECIAL_TOKENS: [(&str, &str); 7] = [
     ("bos", "bos_token"),
     ("eos", "eos_token"),
     ("unknown", "unk_token"),
@@ -139,13 +139,13 @@ fn read_template(file: &Gguf) -> Option<ChatTemplate> {
             _ => None,
         }
     };
-    let marks = MARKS
+    let special_tokens = SPECIAL_TOKENS
         .iter()
         .filter_map(|(key, name)| Some(((*name).to_owned(), mark(key)?)));
     Some(ChatTemplate {
         source,
         tool_source: named("tokenizer.chat_template.tool_use"),
-        marks: marks.collect(),
+        special_tokens: special_tokens.collect(),
     })
 }
 

@@ -31,7 +31,8 @@ use crate::TextObserver;
 use crate::session_journal::{SessionJournals, store_events};
 use crate::session_reports::SessionReports;
 use crate::step_outputs::{
-    StepOutputs, are_logits_close, drawn_tokens, is_drawn_from_logits, step_inputs, to_core_step,
+    StepOutputs, are_logits_close, are_tokens_sampled_from_logits, sampled_tokens, step_inputs,
+    to_core_step,
 };
 use crate::stop_signal::StopSignal;
 use crate::text_error::{TextError, failed_step};
@@ -201,10 +202,13 @@ impl SessionShell {
                     before,
                     step,
                 } = order;
-                let Some(step) = to_core_step(step) else {
-                    // A caller that gave up needs no answer.
-                    let _ = answer.send(Err(failed_step("the step has no sampling".to_owned())));
-                    return;
+                let step = match to_core_step(step) {
+                    Ok(step) => step,
+                    Err(error) => {
+                        // A caller that gave up needs no answer.
+                        let _ = answer.send(Err(failed_step(error.to_string())));
+                        return;
+                    }
                 };
                 self.callers.insert(caller, answer);
                 self.ready.push_back(Event::Step {
@@ -233,7 +237,7 @@ impl SessionShell {
             } => {
                 let output = OutputId(self.next_output);
                 self.next_output += 1;
-                let drawn = drawn_tokens(&outputs);
+                let drawn = sampled_tokens(&outputs);
                 self.outputs.insert(output, outputs);
                 self.ready.push_back(Event::Answered {
                     session,
@@ -368,7 +372,7 @@ impl SessionShell {
             }
             Action::Check { output, step } => {
                 let outputs = self.outputs.get(&output);
-                let is_true = outputs.is_some_and(|it| is_drawn_from_logits(it, step));
+                let is_true = outputs.is_some_and(|it| are_tokens_sampled_from_logits(it, step));
                 self.answer(ticket, Answer::Checked(is_true));
             }
             Action::Answer { caller, output } => {
@@ -503,7 +507,7 @@ impl SessionShell {
     fn send_step(&mut self, session: u32, sequence: u32, step: Step) {
         let open = self.running_job(session);
         if let Some(give) = open.and_then(|open| open.give.as_ref()) {
-            let tensors = step_inputs(step);
+            let tensors = step_inputs(step).expect("`to_core_step` checked the sampling");
             // The channel has room for the window, beyond which the core sends nothing.
             let _ = give.try_send(RequestInputs {
                 sequence,

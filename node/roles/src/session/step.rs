@@ -55,7 +55,7 @@ impl Step {
 
     /// Returns whether the step's tokens are known.
     #[must_use]
-    pub fn is_known(&self) -> bool {
+    pub fn has_known_tokens(&self) -> bool {
         !self.tokens.is_empty()
     }
 

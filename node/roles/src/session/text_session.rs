@@ -151,7 +151,7 @@ impl TextSession {
         let sequence = self.sequences.entry(order.sequence);
         let sequence = sequence
             .or_insert_with(|| SessionSequence::new(self.positions, self.replay_tokens_max));
-        if !step.is_known() || !sequence.is_known_before(&order.before, step.after) {
+        if !step.has_known_tokens() || !sequence.is_known_before(&order.before, step.after) {
             return Err(SessionFailure::UnknownTokens);
         }
         self.asks += 1;

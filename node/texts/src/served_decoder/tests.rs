@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use souk_llm::decoder::{DRAWN, LOGITS};
+use souk_llm::decoder::{LOGITS, SAMPLED_TOKENS};
 use souk_llm::generation::Step;
 use souk_node::memory::Tensor;
 use souk_roles::tokens::text::{Message, Role};
@@ -201,7 +201,10 @@ impl Session for FirstFails {
                 let rows = Step::of_inputs(&step.inputs).rows.len();
                 let drawn = Tensor::from_vec([1, rows], vec![1i64; rows]).unwrap();
                 let logits = Tensor::from_vec([1, rows, 2], [0.0f32, 1.0].repeat(rows)).unwrap();
-                let outputs = [(DRAWN.to_owned(), drawn), (LOGITS.to_owned(), logits)];
+                let outputs = [
+                    (SAMPLED_TOKENS.to_owned(), drawn),
+                    (LOGITS.to_owned(), logits),
+                ];
                 Ok(step_outcome(outputs.into()))
             }
         };

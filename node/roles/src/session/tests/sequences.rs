@@ -39,7 +39,7 @@ impl Script {
     fn send(&mut self, steps: usize) -> Vec<(usize, bool)> {
         let mut sent = Vec::new();
         while let Some(step) = self.sequence.next_step(&ahead(steps)) {
-            sent.push((step.after, step.is_known()));
+            sent.push((step.after, step.has_known_tokens()));
             self.sequence.on_sent(step, Micros(0));
         }
         sent
