@@ -20,6 +20,6 @@ pub use objective::{Figures, Objective, ObjectiveUnknown, Score};
 pub use offer::{Link, Links, Offer, Operators, Slowness, Throughput, cost_seconds, node_seconds};
 pub use plan::{
     Activations, Alternative, PlacementExplanation, Plan, PlanError, PlanOptions, PlannedPart,
-    Reason, Single, Transfer, Utilisation, Weights, pareto_plans, plan_graph,
+    Reason, SingleDevicePlan, Transfer, Utilisation, Weights, pareto_plans, plan_graph,
 };
 pub use time::{NEVER, SECOND, TIME_MAX, Time, time_of};

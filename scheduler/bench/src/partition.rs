@@ -1,12 +1,15 @@
-//! Divides a graph over a pipeline's devices to minimise the load of the busiest one: throughput
-//! instead of makespan.
+//! Divides a graph over the devices of a pipeline so that the load of the busiest device is
+//! minimal. This maximises throughput, while a plan of one run minimises its makespan.
 //!
-//! In a stream of requests, each device works on a different one, and the time between two answers
-//! is the largest load of any device: its own work, plus sending each of its results that another
-//! device reads, plus fetching each result of another device that it reads. The search first finds
-//! the best contiguous division: exactly, over the ideals of the graph, or, if there are too many,
-//! over a few linear orders of it. Annealing then moves nodes between devices, so that it also
-//! finds divisions with holes where they help.
+//! In a stream of requests, each device works on a different request, and the time between two
+//! answers is the largest load of any device. The load of a device is the time of its nodes, plus
+//! the transfers of each of its results that another device reads, plus the transfers of each
+//! result of another device that it reads.
+//!
+//! The search first finds the best contiguous division: exactly, over the ideals of the graph (the
+//! sets of nodes that contain all their predecessors), or, if there are too many, over a few linear
+//! orders of it. Annealing then moves nodes between devices, so that it also finds better divisions
+//! that are not contiguous.
 
 mod anneal;
 mod ideals;
@@ -27,9 +30,9 @@ pub struct PartitionProblem {
     pub nodes: Vec<PartitionNode>,
     /// Dependencies: (producer, reader).
     pub edges: Vec<(usize, usize)>,
-    /// Number of accelerators, which are all alike.
+    /// Number of accelerators, which are identical.
     pub accelerators: usize,
-    /// Whether the host takes part; its transfers cost nothing.
+    /// Whether nodes can run on the host, whose transfers cost nothing.
     pub host: bool,
     /// Memory of each accelerator.
     pub capacity: f64,
@@ -118,8 +121,7 @@ impl PartitionProblem {
         self.accelerators + usize::from(self.host)
     }
 
-    /// Returns the loads of the devices under `device`, which must name a device for each node,
-    /// computed from scratch.
+    /// Computes the load of each device. `device` must have the device of each node.
     #[must_use]
     pub fn device_loads(&self, device: &[usize]) -> Vec<f64> {
         let mut loads = vec![0.0; self.device_count()];
@@ -130,21 +132,22 @@ impl PartitionProblem {
             }
         }
         for (index, node) in self.nodes.iter().enumerate() {
-            let own = device[index];
-            let on_host = own >= self.accelerators;
+            let node_device = device[index];
+            let on_host = node_device >= self.accelerators;
             let time = if on_host {
                 Some(node.host_time)
             } else {
                 node.accelerator_time
             };
-            loads[own] += time.unwrap_or(f64::INFINITY);
-            let far = &mut readers[index];
-            far.sort_unstable();
-            far.dedup();
-            if !on_host && !far.is_empty() {
-                loads[own] += node.transfer_time;
+            loads[node_device] += time.unwrap_or(f64::INFINITY);
+            let remote_readers = &mut readers[index];
+            remote_readers.sort_unstable();
+            remote_readers.dedup();
+            if !on_host && !remote_readers.is_empty() {
+                loads[node_device] += node.transfer_time;
             }
-            for &reader in far.iter().filter(|&&reader| reader < self.accelerators) {
+            let remote_readers = remote_readers.iter();
+            for &reader in remote_readers.filter(|&&reader| reader < self.accelerators) {
                 loads[reader] += node.transfer_time;
             }
         }
@@ -178,16 +181,16 @@ impl PartitionProblem {
 }
 
 fn check_node(node: usize, figures: &PartitionNode) -> Result<(), PartitionError> {
-    let all = [
+    let named_figures = [
         ("accelerator time", figures.accelerator_time.unwrap_or(0.0)),
         ("host time", figures.host_time),
         ("transfer time", figures.transfer_time),
         ("size", figures.size),
     ];
-    let wrong = all
+    let invalid = named_figures
         .into_iter()
         .find(|(_, value)| !value.is_finite() || *value < 0.0);
-    match wrong {
+    match invalid {
         None => Ok(()),
         Some((figure, value)) => Err(PartitionError::Figure {
             node,
@@ -197,9 +200,9 @@ fn check_node(node: usize, figures: &PartitionNode) -> Result<(), PartitionError
     }
 }
 
-/// Divides the graph. `pace` limits the annealing, where a step looks at a node or moves one. It
-/// must return 1 or more at some time, because the annealing has no other end. The best contiguous
-/// division comes first, whatever the pace.
+/// Divides the graph. `pace` gets the number of annealing steps so far, each of which examines or
+/// moves one node. It must return 1 or more at some time, because nothing else ends the annealing.
+/// The search for the best contiguous division comes first and does not depend on it.
 ///
 /// # Errors
 /// [`PartitionError`] if the problem is invalid or does not fit.
@@ -210,8 +213,8 @@ pub fn partition_graph(
     let order = problem.check_problem()?;
     let line = line::best_line_cut(problem, &order)?;
     let limit = max_load(&problem.device_loads(&line));
-    let first = ideals::best_contiguous_cut(problem, limit).unwrap_or(line);
-    let device = anneal::improve_placement(problem, first, pace);
+    let contiguous = ideals::best_contiguous_cut(problem, limit).unwrap_or(line);
+    let device = anneal::improve_placement(problem, contiguous, pace);
     let loads = problem.device_loads(&device);
     let largest = max_load(&loads);
     Ok(Placement {

@@ -82,7 +82,9 @@ pub struct Efficiency {
 /// The system's error if it cannot start a thread.
 pub fn measure_tasks(devices: usize) -> std::io::Result<TaskReport> {
     let pool = WorkerPool::start(devices)?;
-    let hand_over = pool.hand_over().expect("the pool has nothing else to do");
+    let hand_over = pool
+        .measure_hand_over()
+        .expect("the pool has nothing else to do");
     let hand_over = hand_over.unwrap_or_default();
     let latency = (hand_over.as_nanos() as Time).saturating_mul(1000);
     let fan = |tasks: usize| (1..tasks).map(|task| (0, task)).collect::<Vec<_>>();

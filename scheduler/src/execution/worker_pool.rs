@@ -2,11 +2,13 @@
 //! tasks of all jobs.
 //!
 //! A free device takes tasks from the job with the highest priority that has work for it. Among
-//! equals, it prefers the job that runs out of time, then the job with the least device time for
-//! its weight, so that leases share the devices by price. The device time of an owner's jobs counts
-//! for all its jobs, including later ones. A job gets no compensation for time in which it was
-//! absent. The pool holds its lock for bookkeeping only, never while a task runs. So a caller that
-//! cancels gets its answer at once; the pool lets the current task finish and discards its result.
+//! jobs of equal priority, it prefers one that may miss its deadline, then the job that has used
+//! the least device time relative to its weight, so that leases share the devices by price. The
+//! device time of an owner's jobs counts for all its jobs, including later ones. A job gets no
+//! compensation for time in which it was absent.
+//!
+//! The pool holds its lock for bookkeeping only, never while a task runs. So a caller that cancels
+//! gets its answer at once; the pool lets the current task finish and discards its result.
 
 mod job;
 mod moment;
@@ -28,8 +30,9 @@ use job::{ActiveJob, BatchRun};
 pub use job::{BusyPeriod, Call, DeviceUse, Execution, Fault, Job, JobEnd, TaskFunction, TaskTime};
 pub use moment::Moment;
 
-/// Polls for work before a device sleeps: about 20 us, twice the time to sleep and wake.
-const LOOKS: u32 = 1_000;
+/// How often an idle device polls for work before it sleeps: about 20 us, twice the time to sleep
+/// and wake.
+const POLLS_BEFORE_SLEEP: u32 = 1_000;
 /// Number of tasks in the chain that measures a handover: a few milliseconds.
 const HAND_OVERS: usize = 512;
 /// Maximum number of concurrent jobs; a provider serves far fewer leases.
@@ -42,12 +45,12 @@ pub enum SubmitError {
     #[error("{JOBS_MAX} jobs are running: wait for one to end")]
     Full,
     /// The job needs a different number of devices.
-    #[error("the job is planned for {wanted} devices, there are {there}")]
+    #[error("the job is planned for {planned} devices, there are {present}")]
     Devices {
         /// Number of devices in the job's problem.
-        wanted: usize,
+        planned: usize,
         /// Number of devices in the pool.
-        there: usize,
+        present: usize,
     },
 }
 
@@ -73,27 +76,31 @@ pub struct Canceller {
 
 pub(super) struct PoolShared {
     state: Mutex<PoolState>,
-    /// Wakes each device from sleep.
+    /// Wakes each sleeping device.
     work: Vec<Condvar>,
-    /// A flag for each device that still polls for work: waking a sleeping device takes a few
-    /// microseconds, setting a flag does not.
-    bells: Vec<AtomicBool>,
+    /// A flag for each device, which wakes it while it still polls for work. To wake a sleeping
+    /// device takes a few microseconds, to set a flag does not.
+    wake_flags: Vec<AtomicBool>,
+    /// Wakes the threads that wait for the end of a job.
     ended: Condvar,
 }
 
 #[derive(Default)]
 pub(super) struct PoolState {
     jobs: Vec<ActiveJob>,
-    /// The share of the job that got work last.
+    /// The largest used share of a job at the time when it got work. A new job starts from it.
     level: f64,
-    /// Shares above that level of owners whose jobs have ended.
+    /// Used shares above that level, by owner. They outlast the owners' jobs.
     owners: Vec<(u64, f64)>,
+    /// The devices that wait for work, one bit each.
     idle: u64,
-    /// The idle devices that sleep.
+    /// The idle devices that sleep, one bit each.
     asleep: u64,
+    /// The lost devices, one bit each.
     lost: u64,
     /// The cause of each device's loss.
     causes: BTreeMap<usize, String>,
+    /// The number of jobs submitted so far, which is the number of the last one.
     submitted: u64,
     stopping: bool,
 }
@@ -114,7 +121,7 @@ impl WorkerPool {
         let shared = Arc::new(PoolShared {
             state: Mutex::default(),
             work: (0..devices).map(|_| Condvar::new()).collect(),
-            bells: (0..devices).map(|_| AtomicBool::new(false)).collect(),
+            wake_flags: (0..devices).map(|_| AtomicBool::new(false)).collect(),
             ended: Condvar::new(),
         });
         let mut pool = Self {
@@ -123,9 +130,9 @@ impl WorkerPool {
         };
         for device in 0..devices {
             let shared = pool.shared.clone();
-            let named = std::thread::Builder::new().name(format!("device-{device}"));
+            let thread = std::thread::Builder::new().name(format!("device-{device}"));
             pool.threads
-                .push(named.spawn(move || worker::run_worker(&shared, device))?);
+                .push(thread.spawn(move || worker::run_worker(&shared, device))?);
         }
         Ok(pool)
     }
@@ -136,13 +143,13 @@ impl WorkerPool {
         self.shared.work.len()
     }
 
-    /// Measures the time of a handover here: from the end of a task on one device to the start of
-    /// the next on another, over a chain of empty tasks that alternate. Returns none for one
-    /// device.
+    /// Measures the time of a handover on this machine: from the end of a task on one device to the
+    /// start of the next on another. It runs a chain of empty tasks that alternate between two
+    /// devices. Returns none if there is only one device.
     ///
     /// # Errors
     /// [`SubmitError`] if the pool is full.
-    pub fn hand_over(&self) -> Result<Option<Duration>, SubmitError> {
+    pub fn measure_hand_over(&self) -> Result<Option<Duration>, SubmitError> {
         let devices = self.device_count();
         if devices < 2 {
             return Ok(None);
@@ -155,7 +162,7 @@ impl WorkerPool {
             time_per_byte: vec![0; devices * devices],
             ..ProblemParts::default()
         };
-        let problem = Arc::new(Problem::new(parts).expect("a chain has no circle"));
+        let problem = Arc::new(Problem::new(parts).expect("a chain has no cycle"));
         let plan = Schedule {
             device: (0..HAND_OVERS).map(|task| task % 2).collect(),
             start: (0..HAND_OVERS as Time).collect(),
@@ -207,9 +214,9 @@ impl WorkerPool {
     /// # Errors
     /// [`SubmitError`] if the pool is full or the job is for other devices.
     pub fn submit_job(&self, job: Job) -> Result<RunningJob, SubmitError> {
-        let (wanted, there) = (job.problem.device_count(), self.device_count());
-        if wanted != there {
-            return Err(SubmitError::Devices { wanted, there });
+        let (planned, present) = (job.problem.device_count(), self.device_count());
+        if planned != present {
+            return Err(SubmitError::Devices { planned, present });
         }
         let deadline = job.deadline;
         let mut active = ActiveJob::new(job);
@@ -217,13 +224,13 @@ impl WorkerPool {
         if state.jobs.len() >= JOBS_MAX {
             return Err(SubmitError::Full);
         }
-        for device in (0..there).filter(|device| state.lost >> device & 1 == 1) {
+        for device in (0..present).filter(|device| state.lost >> device & 1 == 1) {
             active.remove_lost_device(device);
         }
         state.submitted += 1;
         let number = state.submitted;
         active.number = number;
-        active.set_share(state.share_of_newcomer(active.owner));
+        active.set_share(state.initial_share(active.owner));
         // The waiting thread may check the deadline only after the devices have done all tasks.
         if deadline.is_some_and(|deadline| deadline <= Moment::now()) {
             active.end_job(JobEnd::Deadline);
@@ -300,20 +307,20 @@ impl RunningJob {
         let mut state = self.shared.lock_state();
         loop {
             let index = state.jobs.iter().position(|job| job.number == self.number);
-            let index = index.expect("a job leaves with the one who waits for it");
+            let index = index.expect("only the waiting thread removes a job");
             if state.jobs[index].has_ended() {
                 return state.jobs.swap_remove(index).into_execution();
             }
-            let left = self
+            let time_left = self
                 .deadline
                 .map(|deadline| deadline.duration_since(Moment::now()));
-            state = match left {
+            state = match time_left {
                 Some(Duration::ZERO) => {
                     state.jobs[index].end_job(JobEnd::Deadline);
                     state
                 }
-                Some(left) => {
-                    let waited = self.shared.ended.wait_timeout(state, left);
+                Some(time_left) => {
+                    let waited = self.shared.ended.wait_timeout(state, time_left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
                 None => {
@@ -335,18 +342,18 @@ impl Drop for RunningJob {
 
 impl PoolShared {
     pub(super) fn lock_state(&self) -> MutexGuard<'_, PoolState> {
-        // Tasks run outside the lock. A panic inside is a broken assertion of the bookkeeping, and
-        // only the job that broke it can be wrong.
+        // Tasks run outside the lock. A panic while it is held is a failed assertion about one job,
+        // and leaves the state of all other jobs valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the idle ones of `devices`.
+    /// Wakes the devices of the set `devices` that are idle.
     pub(super) fn wake_devices(&self, state: &mut PoolState, devices: u64) {
         let woken = state.idle & devices;
         state.idle &= !woken;
-        let one = |device: &usize| woken >> device & 1 == 1;
-        for device in (0..self.work.len()).filter(one) {
-            self.bells[device].store(true, Ordering::Release);
+        let is_woken = |device: &usize| woken >> device & 1 == 1;
+        for device in (0..self.work.len()).filter(is_woken) {
+            self.wake_flags[device].store(true, Ordering::Release);
             if state.asleep >> device & 1 == 1 {
                 self.work[device].notify_one();
             }
@@ -360,26 +367,26 @@ impl PoolShared {
         mut state: MutexGuard<'a, PoolState>,
         device: usize,
     ) -> MutexGuard<'a, PoolState> {
-        let own = 1 << device;
-        state.idle |= own;
-        self.bells[device].store(false, Ordering::Relaxed);
+        let own_bit = 1 << device;
+        state.idle |= own_bit;
+        self.wake_flags[device].store(false, Ordering::Relaxed);
         if !state.jobs.is_empty() {
             drop(state);
-            for _ in 0..LOOKS {
-                if self.bells[device].load(Ordering::Acquire) {
+            for _ in 0..POLLS_BEFORE_SLEEP {
+                if self.wake_flags[device].load(Ordering::Acquire) {
                     break;
                 }
                 std::hint::spin_loop();
             }
             state = self.lock_state();
         }
-        state.asleep |= own;
-        while state.idle & own != 0 && !state.stopping {
+        state.asleep |= own_bit;
+        while state.idle & own_bit != 0 && !state.stopping {
             let waited = self.work[device].wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        state.asleep &= !own;
-        state.idle &= !own;
+        state.asleep &= !own_bit;
+        state.idle &= !own_bit;
         state
     }
 }
@@ -389,16 +396,16 @@ impl PoolState {
         self.jobs.iter_mut().find(|job| job.number == number)
     }
 
-    /// Returns the initial share of a job: its owner's share, but no less than other jobs have,
-    /// because otherwise it would get all devices for a while.
-    fn share_of_newcomer(&mut self, owner: Option<u64>) -> f64 {
+    /// Returns the initial used share of a job: its owner's, but at least that of the other jobs.
+    /// Otherwise it would get all devices until it has caught up.
+    fn initial_share(&mut self, owner: Option<u64>) -> f64 {
         let level = self.level;
         self.owners.retain(|(_, share)| *share > level);
-        let known = self.owners.iter().find(|(known, _)| Some(*known) == owner);
-        known.map_or(level, |(_, share)| *share)
+        let entry = self.owners.iter().find(|(other, _)| Some(*other) == owner);
+        entry.map_or(level, |(_, share)| *share)
     }
 
-    /// Records a device's batch of a job. Returns the set of devices to wake.
+    /// Records that a device has run a batch of a job's tasks. Returns the set of devices to wake.
     fn complete_batch(&mut self, number: u64, device: usize, tasks: &[u32], ran: &BatchRun) -> u64 {
         let Some(job) = self.find_job(number) else {
             return 0;
@@ -408,11 +415,11 @@ impl PoolState {
         let Some(owner) = owner else {
             return wake;
         };
-        let own = self.jobs.iter_mut().filter(|job| job.owner == Some(owner));
-        own.for_each(|job| job.set_share(share));
-        let known = self.owners.iter().position(|(known, _)| *known == owner);
-        match known {
-            Some(place) => self.owners[place].1 = share,
+        let owned = self.jobs.iter_mut().filter(|job| job.owner == Some(owner));
+        owned.for_each(|job| job.set_share(share));
+        let index = self.owners.iter().position(|(other, _)| *other == owner);
+        match index {
+            Some(index) => self.owners[index].1 = share,
             None if self.owners.len() < JOBS_MAX => self.owners.push((owner, share)),
             None => {}
         }
@@ -438,9 +445,11 @@ impl PoolState {
             return take(only);
         }
         let now = Moment::now();
-        let mut turn: Vec<usize> = (0..jobs.len()).collect();
-        turn.sort_by(|&one, &other| jobs[one].cmp_priority(&jobs[other], now));
-        turn.into_iter().find_map(|index| take(&mut jobs[index]))
+        let mut by_priority: Vec<usize> = (0..jobs.len()).collect();
+        by_priority.sort_by(|&one, &other| jobs[one].cmp_priority(&jobs[other], now));
+        by_priority
+            .into_iter()
+            .find_map(|index| take(&mut jobs[index]))
     }
 }
 

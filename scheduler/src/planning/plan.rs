@@ -2,11 +2,12 @@
 //! at which price.
 //!
 //! A part is a subgraph that one provider runs as a whole: it starts when its inputs arrive and
-//! sends its outputs when it ends. Parts never wait for each other in a circle. Three kinds of
-//! division compete by the same evaluation: every single device, stretches of the graph's
-//! topological order, and the schedules of the graph's tasks by the planners of
-//! [`planner`](mod@crate::planning::planner), which let branches run side by side. The search then
-//! improves the best one part by part. Equal inputs give equal plans.
+//! sends its outputs when it ends. The graph of parts has no cycles.
+//!
+//! The search evaluates three kinds of division: everything on a single device, contiguous
+//! stretches of the graph's topological order, and the schedules of the graph's tasks by the
+//! planners of [`planner`](mod@crate::planning::planner), which let branches run side by side. It
+//! then improves the best one part by part. Equal inputs give equal plans.
 
 mod candidates;
 mod contiguous_parts;
@@ -35,28 +36,29 @@ pub use pareto::pareto_plans;
 pub(crate) use partition::Model;
 pub(crate) use pipeline::Pipeline;
 
-/// A plan: where and when each part runs, and its price.
+/// A plan: where and when each part runs, and its cost. Costs are in the unit of
+/// [`Offer::cost_per_second`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Parts in the order in which they can run.
     pub parts: Vec<PlannedPart>,
-    /// Transfers of tensors between buyer and providers, by departure.
+    /// Transfers of tensors between buyer and providers, ordered by their start.
     pub transfers: Vec<Transfer>,
     /// Seconds from the submission of the job to the arrival of its last output.
     pub makespan_seconds: f64,
-    /// Total cost of all parts.
+    /// Total cost of all parts, in the unit of the offers.
     pub cost: f64,
-    /// Total joules of all parts, if every device states its power.
+    /// Energy of all parts in joules, if every device states its power.
     pub joules: Option<f64>,
     /// The best plan on one device by the same objective, if one device can run everything.
-    pub best_single: Option<Single>,
+    pub best_single: Option<SingleDevicePlan>,
     /// Makespan of the best single device divided by the makespan of this plan.
     pub speedup: Option<f64>,
-    /// The parts that the makespan waits for, first to last.
+    /// Indices of the parts whose times add up to the makespan, first to last.
     pub critical_path: Vec<usize>,
     /// Expected utilisation of each device in the plan.
     pub utilisation: Vec<Utilisation>,
-    /// Part of each node, as [`cut_graph`] expects it.
+    /// The index of each node's part, as [`cut_graph`] expects it.
     pub assignment: Vec<usize>,
 }
 
@@ -69,19 +71,19 @@ pub struct PlannedPart {
     pub label: String,
     /// Nodes of the part.
     pub nodes: Vec<NodeId>,
-    /// Arrival of its inputs, in seconds from the start.
+    /// Arrival of its inputs, in seconds after the submission of the job.
     pub start_seconds: f64,
-    /// Its end, in seconds from the start.
+    /// Its end, in seconds after the submission of the job.
     pub finish_seconds: f64,
     /// Seconds for which it computes.
     pub busy_seconds: f64,
-    /// Cost of that time.
+    /// Cost of these seconds, in the unit of the offers.
     pub cost: f64,
     /// Bytes of memory that it needs: weights and peak activations.
     pub memory_bytes: u64,
     /// Number of its arithmetic operations.
     pub flops: u64,
-    /// The reason for this offer.
+    /// Why the plan chose this offer for the part.
     pub why: PlacementExplanation,
 }
 
@@ -96,25 +98,25 @@ pub struct Transfer {
     pub to: Option<usize>,
     /// Length in bytes.
     pub bytes: u64,
-    /// Departure, in seconds from the start.
+    /// Departure, in seconds after the submission of the job.
     pub start_seconds: f64,
-    /// Arrival, in seconds from the start.
+    /// Arrival, in seconds after the submission of the job.
     pub finish_seconds: f64,
 }
 
-/// A plan on one device.
+/// A plan that runs the whole graph on one device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Single {
+pub struct SingleDevicePlan {
     /// Index of the offer.
     pub offer: usize,
     /// Makespan in seconds.
     pub makespan_seconds: f64,
-    /// Cost of the plan.
+    /// Cost of the plan, in the unit of the offers.
     pub cost: f64,
 }
 
 impl Plan {
-    /// Cuts the graph into the parts of the plan, in its order.
+    /// Cuts the graph into the parts of the plan, in the order of `parts`.
     ///
     /// # Errors
     /// [`CutError`] if the plan is not for `graph`.
@@ -150,30 +152,31 @@ pub fn plan_graph(
 
 fn plan_model(model: &Model<'_>) -> Result<Plan, PlanError> {
     let single = search::best_single(model, model.options.objective);
-    let found = search::best_division(model)?;
-    Ok(explain::explain_division(model, &found, single))
+    let division = search::best_division(model)?;
+    Ok(explain::explain_division(model, &division, single))
 }
 
 /// A division of a graph with the times of its parts.
 #[derive(Clone, Debug)]
 pub(crate) struct TimedDivision {
-    /// Part of each node.
-    pub part: Vec<usize>,
-    /// Offer and start in seconds of each part.
+    /// The index of each node's part in `parts`.
+    pub assignment: Vec<usize>,
+    /// The offer and the start in seconds of each part.
     pub parts: Vec<(usize, f64)>,
     /// Arrival of the last output, in seconds.
     pub makespan_seconds: f64,
-    /// Joules; devices without stated power count as the hungriest.
+    /// Energy in joules. A device without stated power counts like the device with the highest
+    /// stated power.
     pub joules: f64,
-    /// The device that would finish first alone, if one device can run everything.
-    pub single: Option<Single>,
+    /// The fastest plan on one device, if one device can run everything.
+    pub single: Option<SingleDevicePlan>,
 }
 
 impl TimedDivision {
     /// Returns the division that runs all nodes on one offer.
     pub fn for_single_offer(nodes: usize, (offer, time): (usize, Time)) -> Self {
         Self {
-            part: vec![0; nodes],
+            assignment: vec![0; nodes],
             parts: vec![(offer, 0.0)],
             makespan_seconds: time as f64 / SECOND,
             joules: 0.0,
@@ -182,14 +185,14 @@ impl TimedDivision {
     }
 }
 
-/// Divides a graph over the devices of one machine, as [`plan_graph()`] over a market's offers. The
-/// model supplies the times of the nodes.
+/// Divides a graph over the devices of one machine, in the same way as [`plan_graph()`] divides it
+/// over a market's offers. The model supplies the times of the nodes.
 pub(crate) fn divide_graph(model: &Model<'_>) -> Result<TimedDivision, PlanError> {
     let division = search::best_division(model)?;
     let timing = model.simulate_division(&division, &model.part_works(&division));
     Ok(TimedDivision {
         parts: division.offers.into_iter().zip(timing.start).collect(),
-        part: division.part,
+        assignment: division.assignment,
         makespan_seconds: timing.makespan,
         joules: timing.joules,
         single: search::best_single(model, Objective::Fastest),

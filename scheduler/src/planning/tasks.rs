@@ -1,7 +1,8 @@
-//! Converts a graph and the devices on offer to a [`Problem`], and back.
+//! Converts a graph and the devices on offer to a scheduling [`Problem`], whose tasks are nodes or
+//! chains of nodes.
 //!
-//! Time is in picoseconds, so that bandwidths of terabytes a second are still whole numbers. A
-//! chain of nodes that no split can speed up becomes one task.
+//! Time is in picoseconds, so that the time per byte is a whole number even at terabytes per
+//! second. A chain of nodes becomes one task if a split over several devices cannot make it faster.
 
 use super::offer::{Link, Links, Offer, node_seconds};
 use super::problem::{Edge, Problem, ProblemError, ProblemParts};
@@ -17,7 +18,7 @@ pub struct GraphTasks {
     pub members: Vec<Vec<NodeId>>,
 }
 
-/// The input of a problem.
+/// The input of a problem: the graph, and the devices with their speeds, memories and links.
 pub(crate) struct Layout<'a> {
     pub(crate) graph: &'a Graph,
     /// Seconds of each node of the graph on each device, one row of nodes for each device.
@@ -25,14 +26,14 @@ pub(crate) struct Layout<'a> {
     /// Bytes of memory of each device.
     pub(crate) memory: Vec<u64>,
     pub(crate) links: &'a Links,
-    /// Whether the buyer takes part: as a device after the others that sends the inputs and needs
+    /// Whether the problem has the buyer as its last device, which sends the inputs and receives
     /// the outputs.
     pub(crate) buyer: bool,
 }
 
 impl GraphTasks {
     /// Creates the problem of running `graph` on `offers`. It omits transfers from and to the
-    /// buyer, because they are the same for every device except for differences between links.
+    /// buyer, because they differ between devices only by their links.
     ///
     /// # Errors
     /// [`ProblemError`] if no device can run a node, times overflow, or memory is too small.
@@ -66,17 +67,19 @@ struct TaskTables {
 impl Layout<'_> {
     /// Creates the problem.
     pub(crate) fn create_tasks(&self) -> Result<GraphTasks, ProblemError> {
-        let fixed = self.graph.constant_only_nodes();
-        let time = |node: usize| -> Vec<Time> {
-            let rows = self.seconds.iter().map(|row| row[node]);
-            rows.map(|seconds| match fixed[node] && seconds.is_finite() {
-                true => 0,
-                false => time_of(seconds),
-            })
-            .collect()
+        let is_constant = self.graph.constant_only_nodes();
+        let node_times = |node: usize| -> Vec<Time> {
+            let times = self.seconds.iter().map(|device| device[node]);
+            // A node that depends only on constants runs once, when the graph is compiled.
+            times
+                .map(|seconds| match is_constant[node] && seconds.is_finite() {
+                    true => 0,
+                    false => time_of(seconds),
+                })
+                .collect()
         };
-        let exec: Vec<Vec<Time>> = (0..self.graph.nodes().len()).map(time).collect();
-        let value_edges = value_edges(self.graph, &fixed);
+        let exec: Vec<Vec<Time>> = (0..self.graph.nodes().len()).map(node_times).collect();
+        let value_edges = value_edges(self.graph, &is_constant);
         let task = fuse_nodes(&exec, &value_edges, self.links);
         let mut tables = self.task_tables(&exec, &value_edges, &task);
         if self.buyer {
@@ -89,6 +92,8 @@ impl Layout<'_> {
         self.seconds.len() + usize::from(self.buyer)
     }
 
+    /// Sums the times, memories and edges of the nodes of each task. `task` has the task of each
+    /// node.
     fn task_tables(
         &self,
         exec: &[Vec<Time>],
@@ -104,28 +109,28 @@ impl Layout<'_> {
             pinned: vec![None; count],
             edges: Vec::new(),
         };
-        for (index, &own) in task.iter().enumerate() {
+        for (index, &task) in task.iter().enumerate() {
             let weights = self.graph.nodes()[index].cost.weight_bytes;
-            tables.members[own].push(NodeId(index));
-            tables.memory[own] = tables.memory[own].saturating_add(weights);
-            // The buyer runs none of them.
-            let row = exec[index]
+            tables.members[task].push(NodeId(index));
+            tables.memory[task] = tables.memory[task].saturating_add(weights);
+            // The buyer can run no node.
+            let device_times = exec[index]
                 .iter()
                 .copied()
                 .chain(self.buyer.then_some(NEVER));
-            for (device, time) in row.enumerate() {
-                let sum = &mut tables.exec[own * devices + device];
+            for (device, time) in device_times.enumerate() {
+                let sum = &mut tables.exec[task * devices + device];
                 *sum = sum.saturating_add(time);
             }
         }
-        let outer = value_edges.iter().map(|edge| Edge {
+        let task_edges = value_edges.iter().map(|edge| Edge {
             from: task[edge.from],
             to: task[edge.to],
             bytes: edge.bytes,
         });
         tables
             .edges
-            .extend(outer.filter(|edge| edge.from != edge.to));
+            .extend(task_edges.filter(|edge| edge.from != edge.to));
         tables
     }
 
@@ -133,7 +138,7 @@ impl Layout<'_> {
     fn add_buyer(&self, tables: &mut TaskTables, task: &[usize]) {
         let buyer = self.seconds.len();
         let task_of = |node: &NodeId| task[node.0];
-        let add = |tables: &mut TaskTables| {
+        let add_buyer_task = |tables: &mut TaskTables| {
             tables.exec.extend(std::iter::repeat_n(0, buyer + 1));
             tables.memory.push(0);
             tables.members.push(Vec::new());
@@ -143,7 +148,7 @@ impl Layout<'_> {
         for &input in self.graph.inputs() {
             let value = self.graph.value(input);
             let bytes = value.fact.byte_length().unwrap_or(0);
-            let from = add(tables);
+            let from = add_buyer_task(tables);
             let readers = value.readers.iter().map(task_of);
             tables
                 .edges
@@ -153,7 +158,7 @@ impl Layout<'_> {
             let value = self.graph.value(output);
             let bytes = value.fact.byte_length().unwrap_or(0);
             if let Some(from) = value.producer().as_ref().map(task_of) {
-                let to = add(tables);
+                let to = add_buyer_task(tables);
                 tables.edges.push(Edge { from, to, bytes });
             }
         }
@@ -167,7 +172,7 @@ impl Layout<'_> {
             (false, true) if self.buyer => self.links.buyer.get(from),
             _ => self.links.between.get(from).and_then(|row| row.get(to)),
         };
-        let pairs = (0..devices * devices).map(|at| link(at / devices, at % devices));
+        let pairs = (0..devices * devices).map(|pair| link(pair / devices, pair % devices));
         let table = |field: fn(&Link) -> f64| -> Vec<Time> {
             let figures = pairs.clone().map(|link| link.map_or(0.0, field));
             figures.map(time_of).collect()
@@ -204,11 +209,11 @@ struct ValueEdge {
     portable: bool,
 }
 
-/// Returns one edge for each value and reader.
-fn value_edges(graph: &Graph, fixed: &[bool]) -> Vec<ValueEdge> {
+/// Returns one edge for each value and reader, except for constant values.
+fn value_edges(graph: &Graph, is_constant: &[bool]) -> Vec<ValueEdge> {
     let mut value_edges = Vec::new();
     for value in graph.values() {
-        let Some(from) = value.producer().filter(|node| !fixed[node.0]) else {
+        let Some(from) = value.producer().filter(|node| !is_constant[node.0]) else {
             continue;
         };
         let edge = |to: &NodeId| ValueEdge {
@@ -235,8 +240,8 @@ fn fuse_nodes(exec: &[Vec<Time>], value_edges: &[ValueEdge], links: &Links) -> V
     let mut task = vec![0; exec.len()];
     let mut count = 0;
     for node in 0..exec.len() {
-        let bound = sources[node].iter().find(|edge| !edge.portable);
-        task[node] = match (bound, sources[node].as_slice()) {
+        let unsendable = sources[node].iter().find(|edge| !edge.portable);
+        task[node] = match (unsendable, sources[node].as_slice()) {
             (Some(edge), _) => task[edge.from],
             (None, [edge]) if readers[edge.from] == 1 && can_stay(exec, *edge, links) => {
                 task[edge.from]
@@ -250,15 +255,16 @@ fn fuse_nodes(exec: &[Vec<Time>], value_edges: &[ValueEdge], links: &Links) -> V
     task
 }
 
-/// Returns whether the reader ends no later by staying, on every device that can run its source.
+/// Returns whether the reader of a value ends no later on the device of its source than on any
+/// other device, for every device that can run the source.
 fn can_stay(exec: &[Vec<Time>], edge: ValueEdge, links: &Links) -> bool {
     let runs = |device: &usize| exec[edge.from][*device] != NEVER;
     (0..exec[edge.from].len()).filter(runs).all(|device| {
-        let here = exec[edge.to][device];
-        let mut elsewhere = exec[edge.to].iter().enumerate();
-        elsewhere.all(|(other, &there)| {
+        let local_time = exec[edge.to][device];
+        let mut times = exec[edge.to].iter().enumerate();
+        times.all(|(other, &time)| {
             let transfer = time_of(links.between[device][other].transfer_seconds(edge.bytes));
-            other == device || here <= there.saturating_add(transfer)
+            other == device || local_time <= time.saturating_add(transfer)
         })
     })
 }

@@ -33,7 +33,7 @@ pub(super) fn build_execution_plan(
     speeds: Speeds,
 ) -> Result<ExecutionPlan, TaskError> {
     let graph = &group.graph;
-    let parts = cut_parts(graph, placed.parts.len(), &placed.part)?;
+    let parts = cut_parts(graph, placed.parts.len(), &placed.assignment)?;
     let fragments = build_fragments(name, graph, &parts, setting.store, setting.program_cache)?;
     let kinds = parts
         .iter()

@@ -31,7 +31,7 @@ pub(super) fn hand_over(members: &[GroupDevice], pool: &WorkerPool) -> Duration 
     if all_emulated(members) {
         return HAND_OVER;
     }
-    let measured = pool.hand_over().ok().flatten();
+    let measured = pool.measure_hand_over().ok().flatten();
     measured.map_or(HAND_OVER, |measured| measured.min(HAND_OVER_MAX))
 }
 

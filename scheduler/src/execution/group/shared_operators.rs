@@ -1,5 +1,5 @@
-//! Describes a graph in which several devices compute some operators together, each its own share.
-//! One device, the leader, runs all other operators.
+//! Describes a graph in which several devices share some operators: each computes a part of the
+//! operator's output. One device, the leader, runs all other operators.
 //!
 //! A [`SharingProposal`] is one such plan with its expected time; a [`SharedGraph`] is the plan
 //! that the group chose.
@@ -18,7 +18,7 @@ use pricing::of_segment;
 pub(in crate::execution) struct SharedGraph {
     pub group: GroupProblem,
     pub leader: usize,
-    /// In the order of their last nodes.
+    /// Shared operators, in the order of their last nodes.
     pub segments: Vec<SharedOperator>,
 }
 
@@ -41,27 +41,27 @@ pub(super) struct SharingProposal {
 
 impl SharedGraph {
     /// Creates the shared graph of a proposal.
-    pub fn new(group: GroupProblem, led: SharingProposal) -> Self {
+    pub fn new(group: GroupProblem, proposal: SharingProposal) -> Self {
         Self {
             group,
-            leader: led.leader,
-            segments: led.segments,
+            leader: proposal.leader,
+            segments: proposal.segments,
         }
     }
 
-    /// Returns the estimates of its operators at planning time.
+    /// Returns the estimates of the graph's operators at the time of planning.
     pub fn planned_estimates(&self) -> &OperatorEstimates {
         &self.group.known
     }
 
-    /// Returns how many times longer the planned shares take than the best ones at the present
-    /// speeds. `planned` holds the speeds that the plan assumed.
+    /// Returns how many times longer the planned shares take at the current `speeds` than the best
+    /// shares would. `planned` holds the speeds that the plan assumed.
     pub fn delay_factor(&self, speeds: &Speeds, planned: &Speeds) -> f64 {
-        let each = self.segments.iter().map(|shared| {
+        let delays = self.segments.iter().map(|shared| {
             let (segment, shares) = (&shared.segment, &shared.shares);
             let kind = kind_of_segment(&self.group.graph, segment);
-            let since = |device| speeds.factor(kind, device) / planned.factor(kind, device);
-            let offers = of_segment(&self.group, segment, since);
+            let speed_change = |device| speeds.factor(kind, device) / planned.factor(kind, device);
+            let offers = of_segment(&self.group, segment, speed_change);
             let priced = self.group.price_segment(&offers, self.leader, segment);
             let priced = priced.with(shared.overhead.clone());
             let best = priced
@@ -69,6 +69,6 @@ impl SharedGraph {
                 .map_or(f64::INFINITY, |best| best.seconds);
             priced.seconds_of(shares) / best
         });
-        each.fold(1.0, f64::max)
+        delays.fold(1.0, f64::max)
     }
 }

@@ -292,7 +292,7 @@ fn plan_pipeline(
 ) -> Result<ExecutionPlan, TaskError> {
     let stages = pipeline.devices.iter().enumerate();
     let placed = TimedDivision {
-        part: pipeline.of_node.clone(),
+        assignment: pipeline.of_node.clone(),
         // In the order of the pipeline, because start times are unknown before the first request.
         parts: stages
             .map(|(stage, &device)| (device, stage as f64))

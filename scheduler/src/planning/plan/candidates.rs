@@ -209,7 +209,7 @@ fn by_changes(
         keys.iter().position(|(_, other)| *other == key)
     };
     Division {
-        part: (0..model.node_count())
+        assignment: (0..model.node_count())
             .map(|node| number(node).unwrap_or(0))
             .collect(),
         offers: keys.iter().map(|(_, (_, device))| pick[*device]).collect(),
@@ -280,12 +280,12 @@ fn by_time(
         last.insert(device, part);
         of_task[task] = part;
     }
-    let mut part = vec![0; model.node_count()];
-    for (members, own) in tasks.members.iter().zip(of_task) {
-        members.iter().for_each(|node| part[node.0] = own);
+    let mut assignment = vec![0; model.node_count()];
+    for (members, part) in tasks.members.iter().zip(of_task) {
+        members.iter().for_each(|node| assignment[node.0] = part);
     }
     Division {
-        part,
+        assignment,
         offers: parts.iter().map(|part| pick[part.device]).collect(),
     }
 }

@@ -50,14 +50,14 @@ impl Stretches {
         tidy
     }
 
-    /// Converts it to a division of nodes.
+    /// Returns the division of the nodes into these parts.
     pub(super) fn to_division(&self, nodes: usize) -> Division {
-        let mut part = Vec::with_capacity(nodes);
+        let mut assignment = Vec::with_capacity(nodes);
         for (k, &end) in self.ends.iter().enumerate() {
-            part.resize(end.max(part.len()), k);
+            assignment.resize(end.max(assignment.len()), k);
         }
         let offers = self.offers.clone();
-        Division { part, offers }
+        Division { assignment, offers }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::partition::{Division, Model, PartWork, Timing};
-use super::{Plan, PlannedPart, Single, Transfer};
+use super::{Plan, PlannedPart, SingleDevicePlan, Transfer};
 use crate::graph::NodeId;
 use crate::planning::objective::Objective;
 
@@ -64,14 +64,14 @@ pub struct Utilisation {
 pub(super) fn explain_division(
     model: &Model<'_>,
     found: &Division,
-    single: Option<Single>,
+    single: Option<SingleDevicePlan>,
 ) -> Plan {
     let works = model.part_works(found);
     let timing = model.simulate_division(found, &works);
     let mut parts: Vec<PlannedPart> = (0..found.offers.len())
         .map(|k| build_part(model, found, &works, &timing, k))
         .collect();
-    for (node, &part) in found.part.iter().enumerate() {
+    for (node, &part) in found.assignment.iter().enumerate() {
         let flops = model.graph.nodes()[node].cost.flops;
         parts[part].nodes.push(NodeId(node));
         parts[part].flops = parts[part].flops.saturating_add(flops);
@@ -86,7 +86,7 @@ pub(super) fn explain_division(
         joules: model.states_power(found).then_some(timing.joules),
         best_single: single,
         speedup: single.map(|single| time_ratio(single.makespan_seconds, timing.makespan)),
-        assignment: found.part.clone(),
+        assignment: found.assignment.clone(),
     }
 }
 
@@ -210,7 +210,7 @@ fn choose_reason(model: &Model<'_>, others: &[&Timing], timing: &Timing) -> Reas
 fn list_transfers(model: &Model<'_>, found: &Division, timing: &Timing) -> Vec<Transfer> {
     let mut transfers = Vec::new();
     for movable in model.movable_values() {
-        let from = movable.made.map(|node| found.part[node]);
+        let from = movable.made.map(|node| found.assignment[node]);
         let start = from.map_or(0.0, |part| timing.finish[part]);
         let mut push = |to: Option<usize>, seconds: f64| {
             transfers.push(Transfer {

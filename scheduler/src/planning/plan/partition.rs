@@ -55,8 +55,8 @@ pub(super) struct MovableValue {
 /// A division of the nodes into parts, numbered in an order in which they can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Division {
-    /// Part of each node.
-    pub(super) part: Vec<usize>,
+    /// The index of each node's part.
+    pub(super) assignment: Vec<usize>,
     /// Offer of each part.
     pub(super) offers: Vec<usize>,
 }
@@ -81,7 +81,8 @@ pub(super) struct Timing {
     pub(super) finish: Vec<f64>,
     pub(super) makespan: f64,
     pub(super) cost: f64,
-    /// Joules of all devices; a device without stated power counts as the hungriest.
+    /// Joules of all devices. A device without stated power counts like the device with the highest
+    /// stated power.
     pub(super) joules: f64,
     /// The part that each part waits for last; `None` for data from the buyer.
     pub(super) cause: Vec<Option<usize>>,
@@ -100,7 +101,7 @@ impl Division {
     /// Returns the division that runs everything on one offer.
     pub(super) fn for_single_offer(nodes: usize, offer: usize) -> Self {
         Self {
-            part: vec![0; nodes],
+            assignment: vec![0; nodes],
             offers: vec![offer],
         }
     }
@@ -115,7 +116,7 @@ impl Division {
 
     /// Returns the parts that hold any of `nodes`, ascending, each once.
     pub(super) fn parts_holding(&self, nodes: &[usize]) -> Vec<usize> {
-        let mut holders: Vec<usize> = nodes.iter().map(|&node| self.part[node]).collect();
+        let mut holders: Vec<usize> = nodes.iter().map(|&node| self.assignment[node]).collect();
         holders.sort_unstable();
         holders.dedup();
         holders
@@ -222,7 +223,7 @@ impl<'a> Model<'a> {
         let mut works = vec![PartWork::default(); division.offers.len()];
         let mut peaks = vec![0; works.len()];
         let total = self.work[self.node_count()];
-        for (node, &part) in division.part.iter().enumerate() {
+        for (node, &part) in division.assignment.iter().enumerate() {
             let work = &mut works[part];
             work.seconds += self.times[division.offers[part]][node];
             if total > 0.0 {
@@ -366,7 +367,7 @@ impl<'a> Model<'a> {
         let mut leaving = vec![Vec::new(); division.offers.len()];
         for movable in &self.movable_values {
             let Some(made) = movable.made else { continue };
-            let from = division.part[made];
+            let from = division.assignment[made];
             let far = division.parts_holding(&movable.readers).into_iter();
             let far = far.filter(|&to| to != from);
             let back = movable.job_output.then_some(None);
@@ -417,13 +418,15 @@ impl<'a> Model<'a> {
     }
 }
 
-/// Returns the watts of the offers. An offer without stated power counts as the hungriest known
-/// one.
+/// Returns the watts of the offers. An offer without stated power counts like the offer with the
+/// highest stated power.
 pub(super) fn offer_watts(offers: &[Offer]) -> Vec<f64> {
-    let known = offers.iter().filter_map(|offer| offer.busy_watts);
-    let most = known.fold(0.0, f64::max);
-    let each = offers.iter().map(|offer| offer.busy_watts.unwrap_or(most));
-    each.collect()
+    let stated = offers.iter().filter_map(|offer| offer.busy_watts);
+    let highest = stated.fold(0.0, f64::max);
+    let watts = offers
+        .iter()
+        .map(|offer| offer.busy_watts.unwrap_or(highest));
+    watts.collect()
 }
 
 /// Returns the later of two times with its cause; the second if they are equal.

@@ -70,9 +70,9 @@ fn possible_moves(model: &Model<'_>, division: &Division) -> Vec<Move> {
     let mut seen = BTreeSet::new();
     for movable in model.movable_values() {
         let Some(made) = movable.made else { continue };
-        let from = division.part[made];
+        let from = division.assignment[made];
         for &reader in &movable.readers {
-            let to = division.part[reader];
+            let to = division.assignment[reader];
             if to != from {
                 seen.extend([(made, to), (reader, from)]);
             }
@@ -87,11 +87,11 @@ fn apply_change(model: &Model<'_>, division: &Division, change: Move) -> Option<
     let mut next = division.clone();
     match change {
         Move::Join(first, second) => {
-            let members = next.part.iter_mut().filter(|part| **part == second);
+            let members = next.assignment.iter_mut().filter(|part| **part == second);
             members.for_each(|part| *part = first);
         }
         Move::Offer(part, offer) => next.offers[part] = offer,
-        Move::Node(node, part) => next.part[node] = part,
+        Move::Node(node, part) => next.assignment[node] = part,
     }
     renumber_parts(model, next)
 }
@@ -104,7 +104,7 @@ pub(super) fn renumber_parts(model: &Model<'_>, division: Division) -> Option<Di
     let mut after = vec![BTreeSet::new(); parts];
     for movable in model.movable_values() {
         let Some(made) = movable.made else { continue };
-        let from = division.part[made];
+        let from = division.assignment[made];
         for to in division
             .parts_holding(&movable.readers)
             .into_iter()
@@ -119,7 +119,10 @@ pub(super) fn renumber_parts(model: &Model<'_>, division: Division) -> Option<Di
     let mut waiting = vec![0usize; parts];
     after.iter().flatten().for_each(|&to| waiting[to] += 1);
     let mut used = vec![false; parts];
-    division.part.iter().for_each(|&part| used[part] = true);
+    division
+        .assignment
+        .iter()
+        .for_each(|&part| used[part] = true);
     let free = (0..parts).filter(|&part| waiting[part] == 0);
     let mut ready: BinaryHeap<std::cmp::Reverse<usize>> = free.map(std::cmp::Reverse).collect();
     let mut number = vec![usize::MAX; parts];
@@ -137,6 +140,7 @@ pub(super) fn renumber_parts(model: &Model<'_>, division: Division) -> Option<Di
             }
         }
     }
-    let part = division.part.iter().map(|&part| number[part]).collect();
-    (seen == parts).then_some(Division { part, offers })
+    let assignment = division.assignment.iter();
+    let assignment = assignment.map(|&part| number[part]).collect();
+    (seen == parts).then_some(Division { assignment, offers })
 }

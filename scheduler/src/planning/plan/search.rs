@@ -3,11 +3,11 @@
 
 use super::partition::{Division, Model, Timing};
 use super::score::{DivisionGrade, REAL_WORK_SHARE, grade_division};
-use super::{PlanError, PlanOptions, Single, candidates, contiguous_parts, refine};
+use super::{PlanError, PlanOptions, SingleDevicePlan, candidates, contiguous_parts, refine};
 use crate::planning::objective::Objective;
 
 /// Returns the best single device by an objective, without regard to limits.
-pub(super) fn best_single(model: &Model<'_>, objective: Objective) -> Option<Single> {
+pub(super) fn best_single(model: &Model<'_>, objective: Objective) -> Option<SingleDevicePlan> {
     let singles =
         (0..model.offers.len()).map(|offer| Division::for_single_offer(model.node_count(), offer));
     let timed = singles.filter_map(|division| {
@@ -21,7 +21,7 @@ pub(super) fn best_single(model: &Model<'_>, objective: Objective) -> Option<Sin
         let (a, b) = (score(a), score(b));
         a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
     });
-    best.map(|(offer, timing)| Single {
+    best.map(|(offer, timing)| SingleDevicePlan {
         offer,
         makespan_seconds: timing.makespan,
         cost: timing.cost,
