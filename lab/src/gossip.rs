@@ -1,9 +1,9 @@
-//! Measures the cost of gossip for a node of a large market: many nodes in one process, with
-//! counted bytes.
+//! Measures the traffic that gossip causes for a node of a large market: runs many nodes in one
+//! process and counts their bytes.
 //!
 //! The nodes run the gossip of a real node with its parameters, over encrypted and multiplexed
-//! connections that stay in this process's memory. Each provider publishes its profile once in a
-//! period, at a time of its own; each node checks a message before it forwards it. The count
+//! connections in this process's memory. Each node is a provider that publishes its profile once
+//! per period, at a random time; each node checks a message before it forwards it. The count
 //! excludes the headers of TCP and IP.
 
 mod counting_transport;
@@ -54,9 +54,9 @@ pub struct GossipConfig {
     /// How often each node publishes its profile.
     pub period: Duration,
     /// How long the mesh can form before the count.
-    pub warm: Duration,
+    pub warm_up: Duration,
     /// How long the count lasts.
-    pub length: Duration,
+    pub duration: Duration,
 }
 
 /// Results of a gossip measurement.
@@ -75,9 +75,9 @@ pub struct GossipReport {
     /// Profiles published in the counted time.
     #[serde(rename = "said")]
     pub sent_count: u64,
-    /// Average share of nodes that heard each of them, from 0 to 1.
+    /// Average share of the other nodes that received each of them, from 0 to 1.
     #[serde(rename = "heard")]
-    pub heard_share: f64,
+    pub received_share: f64,
     /// Bytes per second that a node received, on average.
     pub received: f64,
     /// Bytes per second that a node sent, on average.
@@ -120,14 +120,14 @@ struct GossipNode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Silent,
-    Warm,
-    CountingTransport,
+    WarmUp,
+    Counting,
     /// Profiles from the counted time are still on their way.
     Settling,
     Over,
 }
 
-/// Runs the network and counts.
+/// Runs the network and measures its traffic.
 ///
 /// # Errors
 /// If there are too few nodes.
@@ -141,32 +141,32 @@ pub async fn run(config: &GossipConfig) -> Result<GossipReport, TooFewNodes> {
     let counters: Vec<Arc<ByteCounter>> = (0..config.nodes).map(|_| Arc::default()).collect();
     let mut running = JoinSet::new();
     for group in (0..config.nodes).collect::<Vec<_>>().chunks(DIALLING) {
-        for place in group {
+        for index in group {
             let period_ms = u64::try_from(config.period.as_millis()).unwrap_or(u64::MAX);
             let first = Duration::from_millis(random.draw_below(period_ms.max(1)));
             let key = NodeKey::generate();
             let mut node = GossipNode {
-                swarm: build_swarm(&key, counters[*place].clone()),
+                swarm: build_swarm(&key, counters[*index].clone()),
                 key,
                 totals: totals.clone(),
                 phase: phases.clone(),
                 first,
                 period: config.period,
             };
-            node.listen_and_dial(*place, &mut random);
+            node.listen_and_dial(*index, &mut random);
             running.spawn(node.run());
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     // If the network has ended early, the results show it.
-    let _ = phase.send(Phase::Warm);
-    tokio::time::sleep(config.warm).await;
+    let _ = phase.send(Phase::WarmUp);
+    tokio::time::sleep(config.warm_up).await;
     let before: Vec<(u64, u64)> = counters.iter().map(|counter| counter.read()).collect();
     totals.end_ms.store(u64::MAX, Ordering::Relaxed);
     totals.begin_ms.store(unix_ms(), Ordering::Relaxed);
-    let _ = phase.send(Phase::CountingTransport);
+    let _ = phase.send(Phase::Counting);
     let begin = Instant::now();
-    tokio::time::sleep(config.length).await;
+    tokio::time::sleep(config.duration).await;
     let seconds = begin.elapsed().as_secs_f64();
     let after: Vec<(u64, u64)> = counters.iter().map(|counter| counter.read()).collect();
     totals.end_ms.store(unix_ms(), Ordering::Relaxed);
@@ -174,10 +174,10 @@ pub async fn run(config: &GossipConfig) -> Result<GossipReport, TooFewNodes> {
     tokio::time::sleep(SETTLING).await;
     let _ = phase.send(Phase::Over);
     running.join_all().await;
-    Ok(make_report(config, &totals, seconds, &before, &after))
+    Ok(build_report(config, &totals, seconds, &before, &after))
 }
 
-fn make_report(
+fn build_report(
     config: &GossipConfig,
     totals: &Totals,
     seconds: f64,
@@ -185,16 +185,16 @@ fn make_report(
     after: &[(u64, u64)],
 ) -> GossipReport {
     let rate = |bytes: u64| bytes as f64 / seconds;
-    let each = before.iter().zip(after);
-    let rates: Vec<(f64, f64)> = each
+    let counts = before.iter().zip(after);
+    let rates: Vec<(f64, f64)> = counts
         .map(|(before, after)| (rate(after.0 - before.0), rate(after.1 - before.1)))
         .collect();
     let mut both: Vec<f64> = rates.iter().map(|(read, sent)| read + sent).collect();
     both.sort_by(f64::total_cmp);
     let nodes = rates.len() as f64;
     let sent_count = totals.sent_count.load(Ordering::Relaxed);
-    let heard = totals.received_count.load(Ordering::Relaxed);
-    let others = sent_count as f64 * (nodes - 1.0);
+    let received_count = totals.received_count.load(Ordering::Relaxed);
+    let expected_count = sent_count as f64 * (nodes - 1.0);
     GossipReport {
         seed: config.seed,
         nodes: config.nodes,
@@ -202,10 +202,10 @@ fn make_report(
         seconds,
         profile_bytes: profile_bytes(&NodeKey::generate()).len(),
         sent_count,
-        heard_share: if sent_count == 0 {
+        received_share: if sent_count == 0 {
             0.0
         } else {
-            heard as f64 / others
+            received_count as f64 / expected_count
         },
         received: rates.iter().map(|(read, _)| read).sum::<f64>() / nodes,
         sent: rates.iter().map(|(_, sent)| sent).sum::<f64>() / nodes,
@@ -256,18 +256,18 @@ fn postcard_bytes(signed: &SignedProfile) -> Vec<u8> {
     postcard::to_allocvec(signed).expect("a signed profile encodes")
 }
 
-fn node_address(place: usize) -> Multiaddr {
-    let number = FIRST_ADDRESS + place as u64;
+fn node_address(index: usize) -> Multiaddr {
+    let number = FIRST_ADDRESS + index as u64;
     libp2p::multiaddr::Protocol::Memory(number).into()
 }
 
 impl GossipNode {
     /// Listens, and dials nodes that already listen.
-    fn listen_and_dial(&mut self, place: usize, random: &mut Random) {
-        let listens = self.swarm.listen_on(node_address(place));
+    fn listen_and_dial(&mut self, index: usize, random: &mut Random) {
+        let listens = self.swarm.listen_on(node_address(index));
         listens.expect("no two nodes have one address");
-        for _ in 0..DIALS.min(place) {
-            let other = node_address(random.draw_index(place));
+        for _ in 0..DIALS.min(index) {
+            let other = node_address(random.draw_index(index));
             // If the draw repeats a node, it is dialled once.
             let _ = self.swarm.dial(other);
         }
@@ -276,14 +276,14 @@ impl GossipNode {
     async fn run(mut self) {
         let mut next: Option<Instant> = None;
         loop {
-            let speaks = async {
+            let publish_time = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                () = speaks => {
+                () = publish_time => {
                     next = Some(Instant::now() + self.period);
                     self.publish_profile();
                 }
@@ -300,18 +300,15 @@ impl GossipNode {
     }
 
     fn is_counting(&self) -> bool {
-        *self.phase.borrow() == Phase::CountingTransport
+        *self.phase.borrow() == Phase::Counting
     }
 
     /// Returns whether a profile was published in the counted time.
     fn is_counted(&self, profile: &Profile) -> bool {
         let at = |time: &AtomicU64| time.load(Ordering::Relaxed);
         let counted = at(&self.totals.begin_ms)..at(&self.totals.end_ms);
-        let counts = matches!(
-            *self.phase.borrow(),
-            Phase::CountingTransport | Phase::Settling
-        );
-        counts && counted.contains(&profile.issued_ms)
+        let is_phase_counted = matches!(*self.phase.borrow(), Phase::Counting | Phase::Settling);
+        is_phase_counted && counted.contains(&profile.issued_ms)
     }
 
     fn publish_profile(&mut self) {
@@ -336,8 +333,7 @@ impl GossipNode {
         };
         let signed = postcard::from_bytes::<SignedProfile>(&message.data).ok();
         let profile = signed.and_then(|signed| signed.verify(unix_ms()).ok());
-        let holds = profile.is_some();
-        let acceptance = match holds {
+        let acceptance = match profile.is_some() {
             true => gossipsub::MessageAcceptance::Accept,
             false => gossipsub::MessageAcceptance::Reject,
         };
@@ -354,22 +350,23 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_small_network_hears_what_is_said_and_is_counted() {
+    async fn nodes_of_a_small_network_receive_profiles_and_their_bytes_are_counted() {
         let config = GossipConfig {
             seed: 1,
             nodes: 20,
             period: Duration::from_secs(2),
-            warm: Duration::from_secs(6),
-            length: Duration::from_secs(4),
+            warm_up: Duration::from_secs(6),
+            duration: Duration::from_secs(4),
         };
         let report = run(&config).await.unwrap();
         assert!(
-            report.sent_count > 0 && report.heard_share > 0.5,
+            report.sent_count > 0 && report.received_share > 0.5,
             "{report:?}"
         );
-        // Each heard profile was received at least once.
-        let least = report.heard_share * report.sent_count as f64 * report.profile_bytes as f64;
-        assert!(report.received * report.seconds > least, "{report:?}");
+        // The bytes of each profile were received at least once.
+        let bytes_min =
+            report.received_share * report.sent_count as f64 * report.profile_bytes as f64;
+        assert!(report.received * report.seconds > bytes_min, "{report:?}");
         assert!(run(&GossipConfig { nodes: 1, ..config }).await.is_err());
     }
 }

@@ -50,7 +50,7 @@ pub struct TokenBenchConfig {
     pub validators: u32,
     /// Number of providers, all with the same engine.
     pub providers: u32,
-    /// Questions a second while the added time is measured.
+    /// Questions per second while the added time is measured.
     pub rate: u32,
     /// Number of rounds; each asks the engine directly and then through the market.
     pub rounds: u32,
@@ -237,7 +237,7 @@ fn next_question(numbers: &AtomicU64, pieces: u32, pause_ms: u64) -> Question {
     }
 }
 
-/// Asks so many questions a second for some time, whether earlier ones are answered or not.
+/// Asks `rate` questions per second for `time`, whether earlier ones are answered or not.
 async fn ask_at_rate(
     target: &Target,
     numbers: &AtomicU64,

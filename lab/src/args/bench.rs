@@ -257,7 +257,7 @@ pub struct SubmitBenchArgs {
 /// The questions, and the market that answers them.
 #[derive(Debug, clap::Args)]
 pub struct TokensBenchArgs {
-    /// The questions a second while the added time is measured.
+    /// The questions per second while the added time is measured.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: u32,
     /// The number of rounds; each asks the engine alone and then through the market.

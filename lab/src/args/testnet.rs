@@ -21,7 +21,7 @@ pub enum Testnet {
     /// Attack a market of real processes in every known way while honest buyers continue, and check
     /// the guarantees and the cost to the nodes.
     Hostile(HostileArgs),
-    /// Run the gossip of many nodes in this process, and count the cost for each.
+    /// Run the gossip of many nodes in this process, and count the bytes of each.
     Gossip(GossipArgs),
 }
 
@@ -42,19 +42,19 @@ pub struct HostileArgs {
 /// A network to measure.
 #[derive(Debug, clap::Args)]
 pub struct GossipArgs {
-    /// The seed that draws each node's peers and sending times.
+    /// The seed of the random choices: the peers of each node, and its first time to publish.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// The number of nodes, each a provider.
     #[arg(long, default_value_t = 1000)]
     pub nodes: usize,
-    /// The period in which each provider sends once, in seconds.
+    /// How often each node publishes its profile, in seconds.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub period: u64,
-    /// The time before the count begins, in seconds.
+    /// How long the network warms up before the count, in seconds.
     #[arg(long, default_value_t = 30)]
     pub warm_up: u64,
-    /// The time of the count, in seconds.
+    /// How long the count lasts, in seconds.
     #[arg(long, default_value_t = 60)]
     pub seconds: u64,
 }

@@ -52,7 +52,7 @@ pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
 
 fn print_report(report: &SubmissionReport) {
     print_line(&format!(
-        "{} of {} jobs in {:.1} s, {:.1} a second; {} tries failed on the way",
+        "{} of {} jobs in {:.1} s, {:.1} per second; {} failed attempts",
         report.finished, report.jobs, report.seconds, report.jobs_per_second, report.retries,
     ));
     for (reason, count) in &report.lost {

@@ -356,7 +356,7 @@ fn print_report(report: &Report) {
     }
     let small = &report.small;
     print_line(&format!(
-        "{} contents of {} bytes: {:.0} a second, {:.1} + {:.1} us of processor time each",
+        "{} contents of {} bytes: {:.0} per second, {:.1} + {:.1} us of processor time each",
         small.count,
         small.bytes_each,
         small.per_second,

@@ -20,8 +20,8 @@ use souk_cli::show::{self, Table, print_line};
 /// The fewest providers of a model in the mean: a small crowd sells fewer models.
 const PER_MODEL: usize = 20;
 
-/// Micro-credits of a device-second for any device, for each tera-operation a second, and for each
-/// GiB of memory.
+/// Micro-credits of a device-second for any device, for each tera-operation per second, and for
+/// each GiB of memory.
 const PRICE_BASE: u64 = 50;
 const PRICE_PER_TERA: u64 = 4;
 const PRICE_PER_GIB: u64 = 2;
