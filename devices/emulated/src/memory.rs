@@ -30,7 +30,7 @@ struct MemoryInner {
     label: String,
     bytes_max: u64,
     host_link: Path,
-    /// A link to devices that have one of the same name, and its bytes a second.
+    /// A link to devices that have one of the same name, and its bytes per second.
     direct: Option<(String, f64)>,
     pace: Pace,
     state: Arc<State>,

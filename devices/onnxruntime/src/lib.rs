@@ -36,11 +36,12 @@ pub use provider::Provider;
 /// Name of this engine in errors.
 const ENGINE: &str = "onnxruntime";
 
-/// The most copies of a model in memory while the library reads it: the original, the one that each
-/// pass transforms, and the one that it runs. Libraries before 1.22 also copy external weights.
-const ROOM_TIMES: usize = 4;
+/// Maximum number of copies of a model in memory while the library reads it: the original, the one
+/// that each pass transforms, and the one that it runs. Libraries before 1.22 also copy external
+/// weights.
+const MODEL_COPIES_MAX: usize = 4;
 /// Additional bytes, for values between a model's nodes.
-const ROOM_BYTES: usize = 64 << 20;
+const VALUE_BYTES: usize = 64 << 20;
 
 /// A processor that a provider of ONNX Runtime reaches.
 pub struct OnnxRuntime {
@@ -59,8 +60,8 @@ struct HostLoad {
 }
 
 impl OnnxRuntime {
-    /// Creates the processor of a provider, which should be one of the library's, with `profile` as
-    /// its description; `threads` applies to work on the CPU.
+    /// Creates the processor that `provider`, one of the library's, reaches. `profile` describes
+    /// it. `threads` applies to work on the CPU.
     #[must_use]
     pub fn new(
         library: Arc<Library>,
@@ -82,14 +83,16 @@ impl OnnxRuntime {
         }
     }
 
-    /// Returns whether there is memory to compile and run a subgraph, within the machine's free
-    /// memory and this process's limit. Reserves the memory in one allocation, untouched, and frees
-    /// it, so other work can take it afterwards.
+    /// Returns whether there is enough memory to compile and run a subgraph, both on the machine
+    /// and within this process's limit. It allocates the memory without touching it, and frees it
+    /// again, so other work can take it afterwards.
     #[must_use]
     pub fn has_room(&self, subgraph: &Subgraph) -> bool {
         let weights = subgraph.weights.values().map(Bytes::len);
         let bytes = weights.fold(subgraph.model.len(), usize::saturating_add);
-        let bytes = bytes.saturating_mul(ROOM_TIMES).saturating_add(ROOM_BYTES);
+        let bytes = bytes
+            .saturating_mul(MODEL_COPIES_MAX)
+            .saturating_add(VALUE_BYTES);
         let free = system::memory_free_bytes().unwrap_or(u64::MAX);
         bytes as u64 <= free && Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
     }
@@ -133,13 +136,13 @@ impl Processor for OnnxRuntime {
             true => LoadedModel::with_external_weights(subgraph)?,
             false => LoadedModel::with_embedded_weights(subgraph)?,
         };
-        let opened = self
+        let session = self
             .library
             .open_model(loaded, &self.provider, self.threads);
-        let opened =
-            opened.map_err(|refusal| refusal.into_error(&graph, &self.provider.title()))?;
+        let session =
+            session.map_err(|refusal| refusal.into_error(&graph, &self.provider.title()))?;
         Ok(Box::new(RuntimeProgram::new(
-            opened,
+            session,
             graph,
             self.profile.power,
             RunMeters {
@@ -149,14 +152,14 @@ impl Processor for OnnxRuntime {
         )))
     }
 
-    /// Returns the free memory of the host: no provider reports its processor's, and all data goes
-    /// there through the host's memory, so no more can fit.
+    /// Returns the free memory of the host, as an upper limit: no provider reports the free memory
+    /// of its processor, and all data passes through the host's memory.
     fn memory_free_bytes(&self) -> u64 {
         system::memory_free_bytes().unwrap_or(0)
     }
 
-    /// Returns the load of the host's CPU by all processes; for other processors, only by runs of
-    /// this process.
+    /// Returns the load of the host's CPU by all processes. For other processors, counts only the
+    /// runs of this process.
     fn utilisation(&self) -> f64 {
         match &self.host {
             Some(host) => host.load.utilisation(),

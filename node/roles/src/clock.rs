@@ -1,6 +1,6 @@
-//! The clock types of all cores: [`Micros`], [`Now`], and [`Timers`], in which a core notes when it
-//! wants to be woken. A core (a state machine that decides) never reads a clock, so that a
-//! simulator can replay it: its driver must pass the time with each event.
+//! The clock types of all cores: [`Micros`], [`Now`], and [`Timers`], in which a core records when
+//! it needs to be woken. A core (a state machine without input or output) never reads a clock, so
+//! that a simulator can replay it: its driver must pass the time with each event.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,29 +8,29 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use souk_market::Millis;
 
-/// Microseconds of a clock that never goes back; from when it counts means nothing.
+/// Microseconds of a monotonic clock: a span, or a moment since an arbitrary start.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Micros(pub u64);
 
 impl Micros {
-    /// Returns a span of so many seconds.
+    /// Returns a span of this many seconds.
     #[must_use]
     pub const fn from_seconds(seconds: u64) -> Micros {
         Micros(seconds.saturating_mul(1_000_000))
     }
 
-    /// Returns a span of so many milliseconds.
+    /// Returns a span of this many milliseconds.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Micros {
         Micros(millis.saturating_mul(1_000))
     }
 
-    /// Returns the sum of both; the greatest time on overflow.
+    /// Returns the sum of both; the maximum on overflow.
     #[must_use]
-    pub const fn plus(self, longer: Micros) -> Micros {
-        Micros(self.0.saturating_add(longer.0))
+    pub const fn plus(self, span: Micros) -> Micros {
+        Micros(self.0.saturating_add(span.0))
     }
 
     /// Returns the time from `earlier` to this one; zero if `earlier` is later.
@@ -40,7 +40,7 @@ impl Micros {
     }
 }
 
-/// Saturates: longer times are all the longest one.
+/// A longer span than [`Micros`] can hold becomes the longest one.
 impl From<Duration> for Micros {
     fn from(time: Duration) -> Micros {
         Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
@@ -56,13 +56,13 @@ impl From<Micros> for Duration {
 /// The moment of an event, by two clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Now {
-    /// The machine's own clock, which must never go back. A core measures its own waits by it.
+    /// The machine's monotonic clock, by which a core measures its own waits.
     pub tick: Micros,
-    /// The log's clock, as far as this node knows it. Times that the market judges are in it.
+    /// The log's clock, as far as this node knows it. The market judges deadlines by it.
     pub log: Millis,
 }
 
-/// The moments at which a core wants to be woken, one for each kind of timer.
+/// The moments at which a core needs to be woken, at most one for each kind of timer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Timers<K: Ord>(BTreeMap<K, Micros>);
 
@@ -83,9 +83,9 @@ impl<K: Copy + Ord> Timers<K> {
         self.0.remove(&kind);
     }
 
-    /// Stops all timers that `is_over` selects.
-    pub fn stop_all(&mut self, mut is_over: impl FnMut(K) -> bool) {
-        self.0.retain(|kind, _| !is_over(*kind));
+    /// Stops all timers for which `is_obsolete` returns true.
+    pub fn stop_all(&mut self, mut is_obsolete: impl FnMut(K) -> bool) {
+        self.0.retain(|kind, _| !is_obsolete(*kind));
     }
 
     /// Returns whether the timer `kind` is set.
@@ -111,7 +111,7 @@ impl<K: Copy + Ord> Timers<K> {
         self.0.values().min().copied()
     }
 
-    /// Takes the earliest timer whose moment has come; none if there is none.
+    /// Removes and returns the earliest timer that is due at `tick`, if any.
     pub fn pop(&mut self, tick: Micros) -> Option<K> {
         let due = self.iter().filter(|(_, moment)| *moment <= tick);
         let (kind, _) = due.min_by_key(|(kind, moment)| (*moment, *kind))?;
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_earliest_timer_is_over_first_and_once() {
+    fn due_timers_are_popped_once_and_the_earliest_first() {
         let mut timers = Timers::default();
         timers.set_timer('b', Micros(3));
         timers.set_timer('a', Micros(9));

@@ -208,12 +208,12 @@ mod tests {
             model: id,
             sequence: 3,
             run_mode: RunMode::InStream,
-            inputs: vec![("x".to_owned(), SharedContent::SharedContents)],
+            inputs: vec![("x".to_owned(), SharedContent::NextMemory)],
             left: Some(Duration::from_secs(3)),
             is_weighed: true,
             fault: None,
         };
-        let hold = vec![(id, SharedContent::Here(Bytes::from_static(b"model")))];
+        let hold = vec![(id, SharedContent::Bytes(Bytes::from_static(b"model")))];
         fuzzed::try_messages(14, &[SandboxOrder::Hold(hold), SandboxOrder::Run(3, run)]);
         fuzzed::try_messages::<SandboxAnswer>(15, &[SandboxAnswer::Alive]);
     }

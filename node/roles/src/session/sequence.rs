@@ -1,10 +1,10 @@
-//! Runs one sequence of a session: queues the steps that its callers ask for, and sends steps ahead
-//! of them.
+//! The steps of one sequence (text) of a session: the step that a caller waits for, the steps that
+//! the provider runs, and the finished steps that nobody has asked for yet.
 //!
-//! If a step contains no token, the provider continues with the token that it drew last. So this
-//! file sends steps ahead: while the buyer reads one token, the provider computes the next. If the
-//! caller asks for a different step, those sent ahead become stale, and this file drops their
-//! answers.
+//! A sequence sends steps ahead of the caller: while the buyer reads one token, the provider
+//! already computes the next. Such a step contains no token, so that the provider continues with
+//! the token that it drew last. If the caller then asks for a different step, the steps sent ahead
+//! become stale, and the sequence drops their outputs.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use super::step::Step;
 use super::token_history::TokenHistory;
 use crate::clock::Micros;
 
-/// The one that waits for a step of a session.
+/// Who waits for a step of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Requester {
     /// A caller of the core.
@@ -32,7 +32,7 @@ pub(super) struct SessionOutput {
     pub output: OutputId,
     /// The tokens that the step draws.
     pub drawn: Vec<i64>,
-    /// The number of the session's job, among its jobs.
+    /// The index, among the session's jobs, of the job that computed it.
     pub opening: u32,
     /// The providers of that job.
     pub providers: Vec<AccountKey>,
@@ -50,8 +50,7 @@ pub(super) struct AskedStep {
 /// A running step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct RunningStep {
-    /// The step. If it continues with the token that the step before it draws, its tokens are
-    /// unknown until that one is done.
+    /// The step. If it was sent ahead, it has no tokens until the step before it is done.
     step: Step,
     is_stale: bool,
     since: Micros,
@@ -61,17 +60,18 @@ struct RunningStep {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SessionSequence {
     history: TokenHistory,
+    /// The step that a requester waits for.
     awaited: Option<AskedStep>,
-    /// Running steps, in their order: stale ones, then the others.
+    /// Running steps in the order in which they were sent. All stale ones precede the others.
     running: VecDeque<RunningStep>,
-    /// Finished steps that the caller has not asked for yet.
+    /// Steps sent ahead that are finished, and that no caller has asked for yet.
     early: VecDeque<(Step, SessionOutput)>,
-    /// The number of positions of the sequence.
+    /// The maximum number of tokens of the sequence.
     positions: usize,
 }
 
 impl SessionSequence {
-    /// Creates an empty sequence with this number of positions. A step replays at most
+    /// Creates an empty sequence for at most `positions` tokens. A step replays at most
     /// `replay_tokens_max` tokens.
     pub fn new(positions: usize, replay_tokens_max: usize) -> SessionSequence {
         SessionSequence {
@@ -88,7 +88,8 @@ impl SessionSequence {
         self.history.is_known_before(before, after)
     }
 
-    /// Asks for a step after the tokens `before`. If its output is already there, returns it.
+    /// Asks for a step after the tokens `before`. If its output is already there, returns it. Adds
+    /// the outputs that nobody needs any more to `unused`.
     pub fn request_step(
         &mut self,
         before: &[u32],
@@ -98,16 +99,17 @@ impl SessionSequence {
     ) -> Option<SessionOutput> {
         let step = &asked.step;
         let is_other_text = self.history.go_back(before, step.after);
-        let early = self.early.front().filter(|_| !is_other_text);
-        if early.is_some_and(|(early, _)| early == step) {
+        let first_early = self.early.front().filter(|_| !is_other_text);
+        if first_early.is_some_and(|(early, _)| early == step) {
             let (_, output) = self.early.pop_front()?;
             self.history.on_done(step);
             return Some(output);
         }
-        let next = self.running.iter().find(|running| !running.is_stale);
-        let is_next = self.early.is_empty() && next.is_some_and(|next| next.step == *step);
-        if is_other_text || !is_next {
-            if next.is_some() || !self.early.is_empty() {
+        let running = self.running.iter().find(|running| !running.is_stale);
+        let is_running =
+            self.early.is_empty() && running.is_some_and(|running| running.step == *step);
+        if is_other_text || !is_running {
+            if running.is_some() || !self.early.is_empty() {
                 ahead.restart();
             }
             self.drop_early(unused);
@@ -122,15 +124,17 @@ impl SessionSequence {
     }
 
     fn mark_stale(&mut self) {
-        self.running.iter_mut().for_each(|it| it.is_stale = true);
+        for running in &mut self.running {
+            running.is_stale = true;
+        }
     }
 
-    /// Returns the step that is waited for.
+    /// Returns the step that a requester waits for.
     pub fn awaited_step(&self) -> Option<&AskedStep> {
         self.awaited.as_ref()
     }
 
-    /// Removes and returns the one that waits.
+    /// Removes the step that a requester waits for, and returns the requester.
     pub fn give_up(&mut self) -> Option<Requester> {
         self.awaited.take().map(|asked| asked.requester)
     }
@@ -142,15 +146,15 @@ impl SessionSequence {
         self.drop_early(unused);
     }
 
-    /// Returns whether no step of those that it needs runs.
+    /// Returns whether no step runs, except stale ones.
     pub fn is_idle(&self) -> bool {
         self.running.iter().all(|running| running.is_stale)
     }
 
-    /// Returns the next step to send: the one asked for, or one further ahead.
+    /// Returns the next step to send: the one that a requester waits for, or one ahead of it.
     pub fn next_step(&self, ahead: &LookAhead) -> Option<Step> {
         let mut fresh = self.running.iter().filter(|running| !running.is_stale);
-        let steps = self.early.len() + fresh.clone().count();
+        let steps_ahead = self.early.len() + fresh.clone().count();
         let Some(last) = fresh.next_back() else {
             let asked = self.awaited.as_ref()?;
             return Some(self.history.next_step(&asked.step));
@@ -158,7 +162,7 @@ impl SessionSequence {
         let next = last.step.after_it();
         let next = next.filter(|next| next.after < self.positions);
         // No step can run ahead while the tokens are being replayed.
-        next.filter(|_| self.history.is_whole() && steps < ahead.steps())
+        next.filter(|_| self.history.is_whole() && steps_ahead < ahead.steps())
     }
 
     /// Records that the step of [`Self::next_step`] was sent.
@@ -170,8 +174,8 @@ impl SessionSequence {
         });
     }
 
-    /// Records that the first running step is done. Returns the output and the one that waits, if
-    /// it is the output of the step asked for.
+    /// Records that the first running step is done. If a requester waits for it, returns the
+    /// requester and the output. Adds the output to `unused` if nobody needs it.
     pub fn on_done(
         &mut self,
         output: SessionOutput,
@@ -194,7 +198,7 @@ impl SessionSequence {
         let drawn = drawn.and_then(|token| u32::try_from(*token).ok());
         match (self.running.front_mut(), drawn) {
             (Some(next), Some(token)) => next.step.tokens = vec![token],
-            // The caller learns of the fault; no step can continue from it.
+            // Without a valid token no step can continue. The caller reports the fault.
             (_, None) => self.mark_stale(),
             (None, Some(_)) => {}
         }

@@ -1,6 +1,6 @@
 //! The state machine that every validator replicates: the exchange, and the roster (list) of the
-//! validators. It takes the bytes of signed batches and orders from the log, and returns the bytes
-//! of their results.
+//! validators. Its input are the commands of the log (signed batches for the exchange, signed
+//! membership orders for the roster) as bytes; its output are the bytes of their results.
 
 use serde::{Deserialize, Serialize};
 use souk_consensus::{
@@ -31,7 +31,7 @@ pub enum BatchResult {
 /// Why bytes are not a valid state.
 #[derive(Debug, thiserror::Error)]
 pub enum StateFault {
-    /// The layout is another.
+    /// The bytes have another layout.
     #[error("it is not a market's state of this version of souk")]
     Magic,
     /// The roster is invalid.
@@ -42,38 +42,39 @@ pub enum StateFault {
     Exchange(#[from] souk_market::SnapshotFault),
     /// The version of the market's rules is unsupported.
     #[error(transparent)]
-    Version(#[from] VersionUnspoken),
+    Version(#[from] UnsupportedVersion),
 }
 
 /// The market's rules have a later version than this build supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "from here on the market has version {version} of its rules, and this build carries out \
-     versions up to {spoken}: install a release of souk that speaks version {version}"
+     versions up to {supported}: install a release of souk that supports version {version}"
 )]
-pub struct VersionUnspoken {
+pub struct UnsupportedVersion {
     /// The version that applies.
     pub version: u16,
     /// The latest version that this build supports.
-    pub spoken: u16,
+    pub supported: u16,
 }
 
-/// A follower of each step of the log: a validator's own watchers, which are no part of the
-/// replicated state.
+/// A follower of the log's events, such as those who watch accounts at a validator. It is not part
+/// of the replicated state.
 pub trait Watch {
     /// Handles events of the exchange, at this position and time of the log.
     fn on_events(&mut self, at: Position, time: Millis, events: &[Event]);
 }
 
-/// An exchange with the roster of its validators, which reports each step of the log.
+/// An exchange with the roster of its validators. It reports the events of each command and tick to
+/// `watch`.
 pub struct ExchangeMachine<W> {
     exchange: Exchange,
     roster: Roster,
     watch: W,
-    /// The latest version of the rules that it supports.
-    spoken: u16,
-    /// The result of the last batch, in memory that is reused.
-    applied: BatchOutcome,
+    /// The latest version of the rules that this build supports.
+    rules_version_max: u16,
+    /// The result of the last batch. Each batch reuses its memory.
+    outcome: BatchOutcome,
     /// The encoded events of the last command or tick, for the history.
     events: Vec<u8>,
     /// Whether the last command or tick closed a lease by a receipt.
@@ -89,15 +90,15 @@ impl<W: Watch> ExchangeMachine<W> {
             exchange: Exchange::new(genesis.clone()),
             roster: Roster::new(genesis),
             watch,
-            spoken: RULES_VERSION,
-            applied: BatchOutcome::default(),
+            rules_version_max: RULES_VERSION,
+            outcome: BatchOutcome::default(),
             events: Vec::new(),
             has_settled: false,
             key: None,
         }
     }
 
-    /// Sets the validator's key, which vouches for states.
+    /// Sets the validator's key, with which it vouches for states.
     #[must_use]
     pub fn signing_with(self, key: SigningKey) -> ExchangeMachine<W> {
         let key = Some(key);
@@ -106,8 +107,11 @@ impl<W: Watch> ExchangeMachine<W> {
 
     /// Sets the latest version of the rules to support, as a later build would.
     #[must_use]
-    pub fn with_spoken_version(self, spoken: u16) -> ExchangeMachine<W> {
-        ExchangeMachine { spoken, ..self }
+    pub fn with_rules_version_max(self, rules_version_max: u16) -> ExchangeMachine<W> {
+        ExchangeMachine {
+            rules_version_max,
+            ..self
+        }
     }
 
     /// Returns the follower.
@@ -134,9 +138,9 @@ impl<W: Watch> ExchangeMachine<W> {
     fn restore_state(&mut self, bytes: &[u8]) -> Result<(), StateFault> {
         let (roster, exchange) = split_state(bytes)?;
         let exchange = Exchange::restore(exchange)?;
-        if let Some(version) = exchange.unsupported_version(exchange.now(), self.spoken) {
-            let spoken = self.spoken;
-            return Err(VersionUnspoken { version, spoken }.into());
+        let supported = self.rules_version_max;
+        if let Some(version) = exchange.unsupported_version(exchange.now(), supported) {
+            return Err(UnsupportedVersion { version, supported }.into());
         }
         self.exchange = exchange;
         self.roster = roster;
@@ -151,12 +155,12 @@ impl<W: Watch> ExchangeMachine<W> {
         batch: &VerifiedBatch,
     ) -> BatchResult {
         self.exchange
-            .apply_into(Millis(now.0), batch, &mut self.applied);
+            .apply_into(Millis(now.0), batch, &mut self.outcome);
         let time = self.exchange.now();
-        self.watch.on_events(at, time, &self.applied.events);
-        encode_events(&self.applied.events, &mut self.events);
-        self.has_settled = self.applied.events.iter().any(is_settlement);
-        let outcomes = self.applied.outcomes.drain(..);
+        self.watch.on_events(at, time, &self.outcome.events);
+        encode_events(&self.outcome.events, &mut self.events);
+        self.has_settled = self.outcome.events.iter().any(is_settlement);
+        let outcomes = self.outcome.outcomes.drain(..);
         BatchResult::Applied(outcomes.map(Outcome::into_result).collect())
     }
 }
@@ -181,7 +185,8 @@ enum DecodedCommand {
     Order(SignedMembershipOrder),
 }
 
-fn read(command: &[u8]) -> Result<DecodedCommand, CommandFault> {
+/// Decodes a command. Verifies the signature of an order, but not yet that of a batch.
+fn decode_command(command: &[u8]) -> Result<DecodedCommand, CommandFault> {
     let forged = |cause: Box<dyn std::error::Error + Send + Sync>| CommandFault { cause };
     match SignedMembershipOrder::decode(command) {
         Some(Ok(order)) => match order.verify() {
@@ -207,7 +212,7 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
     type Command = LogCommand;
 
     fn verify_command(command: &[u8]) -> Result<LogCommand, CommandFault> {
-        match read(command)? {
+        match decode_command(command)? {
             DecodedCommand::Order(order) => Ok(LogCommand::Order(order)),
             DecodedCommand::Batch(signed) => to_log_command(signed.verify()),
         }
@@ -215,9 +220,9 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
 
     fn verify_each(commands: &[&[u8]]) -> Vec<Result<LogCommand, CommandFault>> {
         let mut batches = Vec::new();
-        // The results of commands that are not batches are known already; the others follow in the
-        // order of the batches.
-        let known = |command: &&[u8]| match read(command) {
+        // The verdict on each command that is not a batch. The verdicts on the batches follow
+        // below, in the order of the batches.
+        let other_verdict = |command: &&[u8]| match decode_command(command) {
             Ok(DecodedCommand::Order(order)) => Some(Ok(LogCommand::Order(order))),
             Ok(DecodedCommand::Batch(signed)) => {
                 batches.push(signed);
@@ -225,23 +230,23 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
             }
             Err(forged) => Some(Err(forged)),
         };
-        let known: Vec<_> = commands.iter().map(known).collect();
-        let mut verified = SignedBatch::verify_each(batches)
+        let other_verdicts: Vec<_> = commands.iter().map(other_verdict).collect();
+        let mut batch_verdicts = SignedBatch::verify_each(batches)
             .into_iter()
             .map(to_log_command);
-        let known = known.into_iter();
-        known
-            .filter_map(|known| known.or_else(|| verified.next()))
+        let other_verdicts = other_verdicts.into_iter();
+        other_verdicts
+            .filter_map(|other| other.or_else(|| batch_verdicts.next()))
             .collect()
     }
 
     fn unsupported_reason(&self, now: LogTime) -> Option<MachineFailure> {
         let version = self
             .exchange
-            .unsupported_version(Millis(now.0), self.spoken)?;
-        let spoken = self.spoken;
+            .unsupported_version(Millis(now.0), self.rules_version_max)?;
+        let supported = self.rules_version_max;
         Some(MachineFailure {
-            cause: Box::new(VersionUnspoken { version, spoken }),
+            cause: Box::new(UnsupportedVersion { version, supported }),
         })
     }
 
@@ -305,9 +310,9 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
     }
 
     fn digest(&self) -> [u8; 32] {
-        let mut both = self.exchange.digest().0.to_vec();
-        both.extend(encode_roster(&self.roster));
-        *ContentId::for_content(&both).as_bytes()
+        let mut bytes = self.exchange.digest().0.to_vec();
+        bytes.extend(encode_roster(&self.roster));
+        *ContentId::for_content(&bytes).as_bytes()
     }
 
     fn state_root(&mut self) -> Digest {
@@ -335,7 +340,7 @@ fn split_state(bytes: &[u8]) -> Result<(Roster, &[u8]), StateFault> {
     Ok(postcard::take_from_bytes(bytes)?)
 }
 
-/// Returns whether a receipt closed a lease.
+/// Returns whether the event is the end of a lease by a receipt.
 fn is_settlement(event: &Event) -> bool {
     let Event::LeaseClosed { reason, .. } = event else {
         return false;
@@ -343,7 +348,7 @@ fn is_settlement(event: &Event) -> bool {
     *reason == CloseReason::Receipt
 }
 
-/// Encodes events into reused memory: nothing if there are none.
+/// Encodes events into `bytes`, whose memory it reuses; no bytes if there are no events.
 fn encode_events(events: &[Event], bytes: &mut Vec<u8>) {
     bytes.clear();
     if !events.is_empty() {
@@ -386,14 +391,14 @@ mod tests {
     }
 
     #[test]
-    fn a_build_without_the_next_version_stops_before_it_and_one_with_it_goes_on() {
+    fn a_build_without_the_next_version_stops_before_it() {
         let key = SigningKey::from_bytes(&[5; 32]);
         let operator = AccountKey::from(&key);
         let mut genesis = Genesis::new("m".try_into().unwrap(), operator);
         genesis.accounts = vec![(operator, Name::default(), Credits(0))];
         genesis.rules.rules_notice = Millis(1_000);
         let mut old = Machine::new(&genesis, Nobody);
-        let mut new = Machine::new(&genesis, Nobody).with_spoken_version(2);
+        let mut new = Machine::new(&genesis, Nobody).with_rules_version_max(2);
         let at = Millis(5_000);
         let batch = Batch {
             market: genesis.market_id(),
@@ -405,42 +410,42 @@ mod tests {
         let batch = batch.sign(&key).verify().unwrap();
         let due = Acceptance::UpgradeDue(Upgrade { to: 2, at });
         let index = souk_consensus::LogIndex(7);
-        let place = Position { index, offset: 0 };
+        let position = Position { index, offset: 0 };
         for machine in [&mut old, &mut new] {
-            let told = machine.apply_batch(place, LogTime(1_000), &batch);
-            assert_eq!(told, BatchResult::Applied(vec![Ok(due.clone())]));
+            let result = machine.apply_batch(position, LogTime(1_000), &batch);
+            assert_eq!(result, BatchResult::Applied(vec![Ok(due.clone())]));
             assert!(machine.unsupported_reason(LogTime(4_999)).is_none());
         }
         let why = old.unsupported_reason(LogTime(5_000)).unwrap().to_string();
         assert!(
-            why.ends_with("install a release of souk that speaks version 2"),
+            why.ends_with("install a release of souk that supports version 2"),
             "{why}"
         );
         assert!(new.unsupported_reason(LogTime(5_000)).is_none());
-        new.tick(place, LogTime(5_000));
+        new.tick(position, LogTime(5_000));
         assert_eq!(new.exchange().rules_version(), (2, None));
-        // Nor does a build take over a state of rules that it does not carry out.
+        // A build does not restore a state whose rules it does not support.
         assert!(old.restore(&new.snapshot()).is_err());
         assert_eq!(old.exchange().rules_version().0, 1);
     }
 
     #[test]
-    fn the_result_of_a_step_covers_the_events_that_its_answer_does_not_show() {
+    fn the_events_digest_covers_the_last_command_or_tick_only() {
         let key = SigningKey::from_bytes(&[5; 32]);
         let operator = AccountKey::from(&key);
         let mut genesis = Genesis::new("m".try_into().unwrap(), operator);
         genesis.accounts = vec![(operator, Name::default(), Credits(0))];
         let mut machine = Machine::new(&genesis, Nobody);
         let index = souk_consensus::LogIndex(7);
-        let place = Position { index, offset: 0 };
-        let answer = machine.tick(place, LogTime(1_000));
+        let position = Position { index, offset: 0 };
+        let answer = machine.tick(position, LogTime(1_000));
         assert!(answer.is_empty(), "a tick answers nothing");
         let without = machine.events_digest();
         let event = Event::Registered { account: operator };
         encode_events(&[event], &mut machine.events);
         assert_ne!(machine.events_digest(), without);
-        // The next step forgets them.
-        machine.tick(place, LogTime(1_001));
+        // The next tick clears them.
+        machine.tick(position, LogTime(1_001));
         assert_eq!(machine.events_digest(), without);
     }
 
@@ -457,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_verified_together_are_judged_as_each_alone_in_their_order() {
+    fn commands_verified_together_get_the_same_verdicts_as_each_alone() {
         let cut_short = order()[..20].to_vec();
         let commands = [
             order(),
@@ -468,13 +473,13 @@ mod tests {
             batch(3, 7),
             order(),
         ];
-        let commands: Vec<&[u8]> = commands.iter().map(|it| &**it).collect();
+        let commands: Vec<&[u8]> = commands.iter().map(|bytes| &**bytes).collect();
         let alone: Vec<_> = commands
             .iter()
-            .map(|it| Machine::verify_command(it))
+            .map(|bytes| Machine::verify_command(bytes))
             .collect();
-        let holds: Vec<bool> = alone.iter().map(Result::is_ok).collect();
-        assert_eq!(holds, [true, true, false, false, false, true, true]);
+        let are_valid: Vec<bool> = alone.iter().map(Result::is_ok).collect();
+        assert_eq!(are_valid, [true, true, false, false, false, true, true]);
         let together = Machine::verify_each(&commands);
         assert_eq!(format!("{together:?}"), format!("{alone:?}"));
     }
