@@ -1,5 +1,5 @@
-//! Records the kernels of `Gather`, `GatherElements` and `GatherND`, and computes the offsets of the
-//! elements or slices that indices select. The scatter operators write to the same offsets.
+//! Records the kernels of `Gather`, `GatherElements` and `GatherND`, and computes the offsets of
+//! the elements or slices that indices select. The scatter operators write to the same offsets.
 
 use souk_reference::call::{KernelError, resolve_axis};
 use souk_reference::shape::{split_at_axis, strides};
