@@ -282,11 +282,11 @@ mod tests {
             let is_statement = ["set ", "for ", "if "]
                 .iter()
                 .any(|it| code.starts_with(it));
-            let own = counted_in(code, is_statement).replace(FILTER, "F");
+            let own = wrap_summands(code, is_statement).replace(FILTER, "F");
             let squeezed = |text: &str| text.split_whitespace().collect::<String>();
             assert_eq!(squeezed(&own), squeezed(counted), "{code}");
         }
         let deep = "(".repeat(DEPTH_MAX + 1) + "a + b";
-        assert_eq!(counted_in(&deep, false), deep);
+        assert_eq!(wrap_summands(&deep, false), deep);
     }
 }

@@ -394,7 +394,7 @@ fn what_an_owner_had_counts_for_its_next_job_and_being_away_for_nothing() {
         owner: Some(owner),
         ..stated(&problem, 1, 1.0)
     };
-    let share = |owner| pool.shared.lock_state().share_of_newcomer(Some(owner));
+    let share = |owner| pool.shared.lock_state().initial_share(Some(owner));
     assert_eq!(pool.run(owned(1)).unwrap().ended, JobEnd::Done);
     let (had, level) = (share(1), pool.shared.lock_state().level);
     assert!((had - 0.004).abs() < 1e-9, "four tasks of a millisecond");
