@@ -45,7 +45,8 @@ CREDITS = {
     *("amount", "available", "close", "cost", "deposits", "earned", "escrow", "fees", "held"),
     *("high", "low", "max_price", "open", "paid", "price", "refunded", "spent", "stake"),
     *("withdrawals", "budget", "fee", "released", "price_min", "price_max", "micro_credits"),
-    *("min_stake", "left", "period_spent", "input_per_million", "output_per_million"),
+    *("min_stake", "left", "period_spent"),
+    *("input_per_million", "cached_per_million", "output_per_million"),
 }
 
 # Texts of these names are times, beside those that end in `_at` and those that say so.

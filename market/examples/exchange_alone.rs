@@ -111,6 +111,7 @@ impl Stall {
             declared_mega_ops: 80_000_000,
             delivered_mega_ops: 79_000_000,
             usage,
+            metered: None,
             idle: DeviceMicros(0),
             idle_part: lease.idle,
             price: lease.price,

@@ -12,6 +12,7 @@ use crate::ids::number;
 use crate::operators::Operators;
 use crate::refused_nodes::RefusedGraphNodes;
 use crate::text::Name;
+use crate::tokens::TokenTerms;
 
 number! {
     /// The kind of device, as the devices' own taxonomy numbers it.
@@ -162,6 +163,9 @@ pub struct Resources {
     pub refused: RefusedGraphNodes,
     /// Whether time and energy come from a model of the device and not from measurements.
     pub emulated: bool,
+    /// The terms of tokens, if the ask sells the answers of the model and no device.
+    #[serde(default)]
+    pub tokens: Option<TokenTerms>,
 }
 
 /// The key of a book: an ask and a bid can trade only within one class.

@@ -18,6 +18,7 @@ use crate::ids::{AccountKey, BookId, DeviceId, JobId, LeaseId, OrderId, Slot, Te
 use crate::order::Term;
 use crate::rules::Rules;
 use crate::text::Name;
+use crate::tokens::TokenTerms;
 use crate::units::{Credits, DeviceMicros, Millis, Permille, Price, Units};
 
 /// Device time that a buyer has bought.
@@ -62,8 +63,11 @@ pub struct Lease {
     /// Whether the buyer stated that the work has begun; until then the rule `note_unstarted`
     /// limits notes.
     pub work_started: bool,
-    /// The part of the price that a second costs in which the device is held and not used.
+    /// The part of the price that a second costs in which the device is held and not used; 0 if
+    /// the terms of tokens have a floor.
     pub idle: Permille,
+    /// The terms of tokens, if the lease is for those.
+    pub tokens: Option<TokenTerms>,
     /// The log time until which the buyer must state that it works or end the lease, after its
     /// provider stated that it is ready.
     pub reserved_until: Option<Millis>,
@@ -245,6 +249,14 @@ impl Lease {
     /// Returns the device time that counts as paid for `idle` time.
     pub fn idle_counts(&self, idle: DeviceMicros) -> DeviceMicros {
         idle.scale_by(self.idle)
+    }
+
+    /// Returns the device time that the buyer owes at least for holding the units until `now`, by
+    /// the terms of tokens.
+    pub fn floor_usage(&self, now: Millis) -> DeviceMicros {
+        let held = self.usage_possible(now);
+        let floor = self.tokens.map(|terms| terms.floor_usage(held));
+        floor.unwrap_or(DeviceMicros(0))
     }
 
     /// Returns the most usage that is possible at `now`.

@@ -90,6 +90,7 @@ mod tape;
 )]
 mod terms;
 mod text;
+mod tokens;
 mod units;
 
 pub use accounts::{Account, Movements, NONCE_WINDOW};
@@ -129,4 +130,5 @@ pub use snapshot::SnapshotFault;
 pub use state_tree::{AccountProof, AccountProofFault, PartRoots, StateBalances};
 pub use tape::{Candle, PriceIndex, Print};
 pub use text::{Name, NameFault};
+pub use tokens::{CountingRule, TokenTerms, TokenTermsFault, TokenUsage, WantedTokens};
 pub use units::{Credits, DeviceMicros, Millis, Permille, Price, Rounding, Units};

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::class::{Class, Resources};
 use crate::ids::{AccountKey, DeviceId, JobId, LeaseId, OrderId, TradeId};
 use crate::predicate::{BuyerFilter, Wants};
+use crate::tokens::TokenTerms;
 use crate::units::{Credits, Millis, Permille, Price, Units};
 
 /// The side of an order.
@@ -183,4 +184,6 @@ pub struct Trade {
     pub start: Millis,
     /// The log time at which the lease ends.
     pub deadline: Millis,
+    /// The terms of tokens, if the lease is for those.
+    pub tokens: Option<TokenTerms>,
 }

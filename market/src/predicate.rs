@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::class::{Dtype, Features, Region, Resources, Throughput};
 use crate::ids::{AccountKey, number};
 use crate::operators::Operators;
+use crate::tokens::WantedTokens;
 use crate::units::{Credits, Millis, Permille};
 
 number! {
@@ -45,6 +46,8 @@ pub struct Wants {
     pub notice: Millis,
     /// None of these providers; at most [`EXCLUDED_MAX`].
     pub excluded: Vec<AccountKey>,
+    /// Tokens of this model, on these terms at most.
+    pub tokens: Option<WantedTokens>,
 }
 
 /// The demands of an ask on its buyer. The default accepts every buyer.
@@ -86,6 +89,10 @@ pub enum Lack {
     Features,
     /// It lacks an operator.
     Operators,
+    /// It sells no tokens of the model that the bid demands, or counts them otherwise.
+    Model,
+    /// Its tokens cost more than the bid allows.
+    TokenTerms,
     /// Its provider's reputation is below the bid's demand.
     Reputation,
     /// Its provider's stake is below the bid's demand.
@@ -137,8 +144,21 @@ impl Wants {
         if missing != 0 {
             return Some(Lack::Features);
         }
-        let lacks = !resources.operators.is_superset_of(&self.operators);
-        lacks.then_some(Lack::Operators)
+        if !resources.operators.is_superset_of(&self.operators) {
+            return Some(Lack::Operators);
+        }
+        self.find_token_lack(resources)
+    }
+
+    /// Checks the tokens. Two models can share a book, but not a name.
+    fn find_token_lack(&self, resources: &Resources) -> Option<Lack> {
+        let wanted = self.tokens.as_ref()?;
+        let sold = resources.tokens;
+        let sold = sold.filter(|sold| sold.counting == wanted.most.counting);
+        match sold.filter(|_| resources.model == wanted.model) {
+            None => Some(Lack::Model),
+            Some(sold) => (!sold.is_within(wanted.most)).then_some(Lack::TokenTerms),
+        }
     }
 }
 

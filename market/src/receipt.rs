@@ -12,10 +12,11 @@ use crate::ids::{
 };
 use crate::signing::{Judge, holds_alone, sign_bytes, signed_by};
 use crate::text::Name;
+use crate::tokens::TokenUsage;
 use crate::units::{Credits, DeviceMicros, Millis, Permille, Price, Rounding};
 
-const PROVIDER_DOMAIN: &str = "souk receipt v2 provider";
-const BUYER_DOMAIN: &str = "souk receipt v2 buyer";
+const PROVIDER_DOMAIN: &str = "souk receipt v3 provider";
+const BUYER_DOMAIN: &str = "souk receipt v3 buyer";
 
 /// The part of a receipt that both parties sign.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,9 @@ pub struct ReceiptBody {
     pub delivered_mega_ops: u64,
     /// Device time that the job used.
     pub usage: DeviceMicros,
+    /// The tokens that give the usage, if the lease was for those.
+    #[serde(default)]
+    pub metered: Option<TokenUsage>,
     /// Time in which the device was held for further requests and not used.
     pub idle: DeviceMicros,
     /// The part of the price that such time costs, as the lease states.
@@ -113,6 +117,14 @@ pub enum ReceiptFault {
         usage: DeviceMicros,
         /// The price per device-second.
         price: Price,
+    },
+    /// The usage is more than the counted tokens give.
+    #[error("{claimed} device-us are billed, and the counted tokens give {counted}")]
+    Tokens {
+        /// The billed device time.
+        claimed: DeviceMicros,
+        /// The device time by the counts.
+        counted: DeviceMicros,
     },
     /// The run finished before it started.
     #[error("it finished at {finished} ms, before it started at {started} ms")]
@@ -187,6 +199,10 @@ impl ReceiptBody {
         if self.class.emulated != self.emulated {
             let (class, receipt) = (self.class.emulated, self.emulated);
             return Err(ReceiptFault::Emulated { class, receipt });
+        }
+        if let Some(metered) = self.metered.filter(|it| it.usage() < self.usage) {
+            let (claimed, counted) = (self.usage, metered.usage());
+            return Err(ReceiptFault::Tokens { claimed, counted });
         }
         self.check_amount()
     }

@@ -9,6 +9,7 @@ use crate::class::Class;
 use crate::ids::{AccountKey, DeviceId, LeaseId, MarketId, Nonce, OrderId, RequestId};
 use crate::receipt::ReceiptFault;
 use crate::text::Name;
+use crate::tokens::TokenTermsFault;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 
 /// A number to which a refusal refers.
@@ -187,6 +188,9 @@ refusals! {
     /// The region is out of range.
     "region_bad" RegionBad { region: u8 }
         => "region {region} is not within 0 to 31";
+    /// The ask's terms of tokens are out of their range.
+    "token_terms_bad" TokenTermsBad { fault: TokenTermsFault }
+        => "the terms of tokens cannot be: {fault}";
     /// The account has too many open orders.
     "orders_many" OrdersMany { open: u32, limit: u32 }
         => "{open} orders are open, the limit is {limit}";
@@ -315,6 +319,11 @@ refusals! {
     /// The receipt's price differs from the lease's.
     "receipt_price" ReceiptPrice { lease_price: Price, receipt_price: Price }
         => "the lease's price is {lease_price}, the receipt's {receipt_price}";
+    /// The receipt counts tokens on other terms than the lease's, or bills otherwise than its
+    /// counts give.
+    "receipt_tokens" ReceiptTokens { lease: LeaseId }
+        => "the receipt's terms of tokens are not those of lease {lease}, or its usage not that of \
+            its counts";
     /// The receipt claims more credits than are in escrow.
     "receipt_over" ReceiptOver { claimed: Credits, escrow: Credits }
         => "{claimed} micro-credits are claimed, {escrow} are in escrow";

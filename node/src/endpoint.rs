@@ -21,11 +21,12 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 
-use souk_market::{NameFault, Resources};
+use souk_market::{NameFault, Resources, TokenTerms};
 use souk_roles::clock::Micros;
 use souk_roles::lease::truncate_text;
 use souk_roles::tokens::capacity::EngineCapacity;
 use souk_roles::tokens::card::TextCard;
+use souk_roles::tokens::counting::TokenCount;
 use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
 use tokio::time::Instant;
 
@@ -53,6 +54,7 @@ pub struct Endpoint {
     card: TextCard,
     engine: TextSource,
     is_resold: bool,
+    terms: TokenTerms,
     capacity: Mutex<EngineCapacity>,
     counter: RequestCounter,
     opened: Instant,
@@ -146,10 +148,17 @@ impl Endpoint {
             card: TextCard::new(model).map_err(EndpointError::Model)?,
             engine,
             is_resold: false,
+            terms: TokenTerms::USUAL,
             capacity: Mutex::new(EngineCapacity::new(slots)),
             counter: RequestCounter::load_or_new(None),
             opened: Instant::now(),
         })
+    }
+
+    /// Sells tokens on these terms.
+    #[must_use]
+    pub fn with_terms(self, terms: TokenTerms) -> Endpoint {
+        Endpoint { terms, ..self }
     }
 
     /// Continues the counts of requests that a provider's folder holds.
@@ -183,8 +192,8 @@ impl Endpoint {
     #[must_use]
     pub fn resources(&self) -> Resources {
         match self.is_resold {
-            true => self.card.to_resold_resources(),
-            false => self.card.to_resources(),
+            true => self.card.to_resold_resources(self.terms),
+            false => self.card.to_resources(self.terms),
         }
     }
 
@@ -286,16 +295,18 @@ impl Endpoint {
 
     /// Answers a request, and sends the text to the buyer as it comes. An engine that fails after
     /// its first text gives an [interrupted](Finish::Interrupted) answer, which the buyer pays for;
-    /// one that fails before it gives an answer without text, which costs nothing.
+    /// one that fails before it gives an answer without text, which costs nothing. `prompt` has the
+    /// tokens of the messages, for the figures.
     pub(crate) async fn answer_request(
         &self,
         request: &TextRequest,
+        prompt: TokenCount,
         left: Duration,
         sink: &PieceSink,
     ) -> TextAnswer {
         let counted = self.counter.begin_request();
         let answer = self.run_request(request, left, sink).await;
-        counted.end(answer.finish, answer.count_for(request));
+        counted.end(answer.finish, answer.count_for(request, prompt));
         answer
     }
 

@@ -41,6 +41,10 @@ pub enum Provider {
 /// The most requests that an endpoint answers at once.
 const SLOTS_MAX: i64 = LEASES_MAX as i64;
 
+/// The highest floor, in output tokens a second: souk's buyers avoid more than a tenth of the
+/// price.
+const FLOOR_TOKENS_MAX: i64 = 100;
+
 /// A new provider. souk asks for each missing option, and proposes a value.
 #[derive(Debug, clap::Args)]
 pub struct ProviderInitArgs {
@@ -79,10 +83,23 @@ pub struct ProviderInitArgs {
     /// sold; by default the model's own.
     #[arg(long, value_name = "NAME", requires = "sells_tokens")]
     pub model: Option<String>,
-    /// With --endpoint or --serve: the price of a million output tokens, in credits. An input token
-    /// costs a quarter of an output token.
+    /// With --endpoint or --serve: the price of a million output tokens, in credits.
     #[arg(long, value_name = "CREDITS", requires = "sells_tokens")]
     pub out: Option<f64>,
+    /// With --endpoint or --serve: the price of a million input tokens, in credits; by default a
+    /// quarter of that of output tokens.
+    #[arg(long = "in", value_name = "CREDITS", requires = "sells_tokens")]
+    pub input: Option<f64>,
+    /// With --endpoint or --serve: the price of a million cached input tokens, in credits: of
+    /// messages with which an earlier request of the tab began too. By default as for others.
+    #[arg(long, value_name = "CREDITS", requires = "sells_tokens")]
+    pub cached: Option<f64>,
+    /// With --endpoint or --serve: how many output tokens a buyer pays at least for each second in
+    /// which it holds a slot. By default --serve takes what it measures for one of the slots, and
+    /// --endpoint 0: then idle time costs the market's reserve.
+    #[arg(long, value_name = "TOKENS", requires = "sells_tokens",
+          value_parser = clap::value_parser!(u32).range(0..=FLOOR_TOKENS_MAX))]
+    pub floor: Option<u32>,
     /// With --endpoint: the file with the engine's key, which no other user should be able to read.
     #[arg(long, value_name = "PATH", requires = "endpoint")]
     pub key_file: Option<PathBuf>,

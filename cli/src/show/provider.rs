@@ -4,17 +4,20 @@
 use std::num::NonZeroU32;
 
 use serde_json::{Value, json};
+use souk_api::text_offer::{TokenPrice, TokenRates};
 use souk_api::time::format_rfc3339;
 use souk_folder::clock::unix_ms;
 use souk_folder::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_network::content::links::Carrier;
 use souk_network::content::links::LinkRecord;
 use souk_node::endpoint::TokenFigures;
+use souk_node::market::Price;
 use souk_node::provider::{Entry, History, LiveFigures};
 use souk_node::scheduler::planning::Objective;
 use souk_sandbox::device::onnxruntime_library::LibraryRecord;
 use souk_sandbox::executor::IsolationFile;
 
+use super::text_offers::format_token_price;
 use super::{Table, format_bytes, format_count, format_credits, print_line, short_id};
 
 /// Leases that the text shows; the JSON has all.
@@ -27,10 +30,11 @@ pub fn to_json(
     runs: bool,
     kept: &Option<IsolationFile>,
 ) -> Value {
+    let token_price = file.device.sells_tokens().then(|| token_price(file));
     let open: Vec<_> = history.open_leases().map(|(lease, _)| lease).collect();
     json!({
         "name": file.name, "runs": runs, "device": file.device, "prefer": file.prefer,
-        "price": file.price,
+        "price": file.price, "token_price": token_price,
         "open_leases": open, "closed_lease_count": history.closed_count(),
         "earned": history.total_earned(),
         "leases": history.leases, "before": history.before, "isolation": kept,
@@ -112,9 +116,24 @@ fn print_tokens(figures: Option<&TokenFigures>, runs: bool, file: &ProviderFile)
         figures.broken,
     ));
     print_line(&format!(
-        "{} input tokens and {} output tokens billed",
-        figures.input_tokens, figures.output_tokens
+        "{} input tokens, {} cached input tokens and {} output tokens billed",
+        figures.input_tokens, figures.cached_tokens, figures.output_tokens
     ));
+    let terms = file.pricing.tokens.to_terms();
+    print_line(&format!(
+        "{} unless the pricing changes them; a held slot costs {}",
+        format_token_price(token_price(file)),
+        match terms.floor_us {
+            0 => "the market's reserve".to_owned(),
+            floor => format!("{} output tokens a second at least", floor / 1_000),
+        }
+    ));
+}
+
+/// Returns the prices in the file of a provider of tokens.
+fn token_price(file: &ProviderFile) -> TokenPrice {
+    let terms = file.pricing.tokens.to_terms();
+    TokenRates::new(Price(file.price), Some(terms)).into()
 }
 
 /// Prints which library of ONNX Runtime the provider uses, or why it uses none.

@@ -14,11 +14,18 @@ pub fn print_models(models: Vec<ModelView>) {
         );
         return;
     }
-    let mut table = Table::new(&["model", "offers", "free", "in a million", "out a million"]);
+    let mut table = Table::new(&[
+        "model",
+        "offers",
+        "free",
+        "in a million",
+        "cached",
+        "out a million",
+    ]);
     for model in models {
-        let [input, output] = prices(model.price);
+        let [input, cached, output] = prices(model.price);
         let (offers, free) = (model.offers.to_string(), model.free_slots.to_string());
-        table.add_row([model.model, offers, free, input, output]);
+        table.add_row([model.model, offers, free, input, cached, output]);
     }
     table.print();
 }
@@ -29,6 +36,7 @@ pub fn print_offers(offers: Vec<TextOfferView>) {
         "provider",
         "free",
         "in a million",
+        "cached",
         "out a million",
         "reputation",
         "engine",
@@ -36,7 +44,7 @@ pub fn print_offers(offers: Vec<TextOfferView>) {
     ];
     let mut table = Table::new(&header);
     for offer in offers {
-        let [input, output] = prices(offer.price);
+        let [input, cached, output] = prices(offer.price);
         let (free, reputation) = (offer.free_slots.to_string(), offer.reputation.to_string());
         let ask = offer.ask.to_string();
         let engine = if offer.resold { "resold" } else { "own" }.to_owned();
@@ -44,6 +52,7 @@ pub fn print_offers(offers: Vec<TextOfferView>) {
             offer.provider_name,
             free,
             input,
+            cached,
             output,
             reputation,
             engine,
@@ -54,6 +63,20 @@ pub fn print_offers(offers: Vec<TextOfferView>) {
 }
 
 /// Formats the prices of a million tokens, in credits.
-fn prices(price: TokenPrice) -> [String; 2] {
-    [price.input_per_million, price.output_per_million].map(format_credits)
+fn prices(price: TokenPrice) -> [String; 3] {
+    let TokenPrice {
+        input_per_million,
+        cached_per_million,
+        output_per_million,
+    } = price;
+    [input_per_million, cached_per_million, output_per_million].map(format_credits)
+}
+
+/// Formats the prices of tokens as a phrase.
+pub fn format_token_price(price: TokenPrice) -> String {
+    let [input, cached, output] = prices(price);
+    format!(
+        "{output} credits a million output tokens, {input} a million input tokens, {cached} a \
+         million cached ones"
+    )
 }

@@ -259,8 +259,12 @@ fn sell(market: &Market, name: &str, engine: &Engine, out: &str) -> Seller {
 }
 
 pub fn sell_slots(market: &Market, name: &str, engine: &Engine, out: &str, slots: &str) -> Seller {
+    sell_with(market, name, engine, &["--out", out, "--slots", slots])
+}
+
+pub fn sell_with(market: &Market, name: &str, engine: &Engine, options: &[&str]) -> Seller {
     let key = write_key(market);
-    let options = ["--out", out, "--key-file", &key, "--slots", slots];
+    let options = [options, &["--key-file", &key]].concat();
     let mut seller = Seller::of_engine(market, name, &engine.url, &options);
     seller.start();
     until("its ask is in the book", || {
@@ -288,7 +292,9 @@ fn a_model_of_an_engine_is_sold_by_the_token_and_bought_over_http() {
     assert!(cause.contains("401 Unauthorized: no key"), "{cause}");
     let seller = sell(&market, "atlas", &engine, "0.2");
     let models = market.souk(&["model", "list"]).done();
-    let price = json!({ "input_per_million": 50_000, "output_per_million": 200_000 });
+    let price = json!({
+        "input_per_million": 50_000, "cached_per_million": 50_000, "output_per_million": 200_000,
+    });
     assert_eq!(models[0]["model"], MODEL);
     assert_eq!(models[0]["price"], price);
     let account = seller.account().to_string();

@@ -49,6 +49,8 @@ mod testnets;
 mod text_keys;
 #[cfg(feature = "generate")]
 mod texts;
+#[cfg(feature = "generate")]
+mod token_prices;
 mod trading;
 mod training;
 mod validator;

@@ -83,6 +83,7 @@ def an_offer_has_its_price_by_the_million_and_its_seller(net: souk.Testnet) -> N
     assert (offer.model, offer.provider_name, offer.free_slots) == (MODEL, "parrot", 4)
     assert offer.price.output_per_million == souk.Credits.of("0.2")
     assert offer.price.input_per_million == souk.Credits.of("0.05")
+    assert offer.price.cached_per_million == souk.Credits.of("0.05")
     assert len(net.offers("test/none")) == 0
 
 

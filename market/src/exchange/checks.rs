@@ -44,6 +44,9 @@ impl Exchange {
                 region: ask.resources.region.0,
             });
         }
+        if let Some(Err(fault)) = ask.resources.tokens.map(|terms| terms.check()) {
+            return Err(Refusal::TokenTermsBad { fault });
+        }
         self.check_tif(ask.tif, ask.limit, ask.quantity)?;
         let price = match ask.limit {
             Limit::Price(price) => check_price(price, rules.tick)?,

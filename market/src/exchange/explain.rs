@@ -476,6 +476,8 @@ impl fmt::Display for Exclusion {
             Lack::Region => f.write_str("in other regions"),
             Lack::Features => f.write_str("without a feature you need"),
             Lack::Operators => f.write_str("without an operator you need"),
+            Lack::Model => f.write_str("that sell no tokens of the model you want"),
+            Lack::TokenTerms => f.write_str("whose tokens cost more than you allow"),
             Lack::Reputation => write!(f, "with a reputation below {wanted} (best {nearest})"),
             Lack::Stake => write!(f, "with a stake below {wanted} (best {nearest})"),
             Lack::Term => f.write_str("that resell a spot lease"),

@@ -52,6 +52,7 @@ impl Exchange {
             escrow: lease.escrow,
             start: lease.start,
             deadline: lease.deadline,
+            tokens: lease.tokens,
         };
         assert!(lease.quantity.0 > 0, "a lease is of something");
         assert!(lease.deadline > lease.start, "a lease has a length");
@@ -79,6 +80,7 @@ impl Exchange {
         debug_assert_eq!(order.side(), Side::Bid, "a lease is opened by a bid");
         let ask_terms = self.books.ask_terms.get(opening.terms);
         let duration = terms.duration;
+        let tokens = ask_terms.resources.tokens;
         debug_assert!(duration >= ask_terms.duration_min && duration <= ask_terms.duration_max);
         Lease {
             id: LeaseId(self.trades_made),
@@ -100,7 +102,11 @@ impl Exchange {
             notice: opening.notice,
             fee_basis_points: self.rules.fee_basis_points,
             work_started: false,
-            idle: ask_terms.idle.clamp(self.rules.reserve, Permille(1_000)),
+            idle: match tokens {
+                Some(terms) if terms.floor_us > 0 => Permille(0),
+                _ => ask_terms.idle.clamp(self.rules.reserve, Permille(1_000)),
+            },
+            tokens,
             reserved_until: None,
             claimed: false,
             refused: DeviceMicros(0),

@@ -218,6 +218,10 @@ fn unsigned_payment(lease: &Lease, reason: CloseReason, now: Millis) -> Payment 
     };
     // Beyond what the buyer accepted by word, silence pays notes or the idle price: not both.
     let owed = DeviceMicros(lease.agreed.0.saturating_add(idle.0)).max(lease.accepted);
+    let owed = match lease.claimed {
+        true => owed.max(lease.floor_usage(now)),
+        false => owed,
+    };
     let usage = match reason {
         CloseReason::Disputed | CloseReason::BuyerEnded => lease.accepted,
         _ => owed,
@@ -269,7 +273,25 @@ fn check_against(lease: &Lease, body: &ReceiptBody) -> Result<(), Refusal> {
             escrow: lease.escrow,
         });
     }
-    Ok(())
+    check_tokens(lease, body, possible)
+}
+
+/// Whether a receipt counts tokens on the lease's terms, and bills what the counts give. Tokens can
+/// cost more time than the lease has: then it bills all of that.
+fn check_tokens(lease: &Lease, body: &ReceiptBody, possible: DeviceMicros) -> Result<(), Refusal> {
+    let is_right = match (lease.tokens, &body.metered) {
+        (None, None) => true,
+        (Some(terms), Some(metered)) => {
+            metered.terms == terms
+                && metered.held <= possible
+                && body.usage == metered.usage().min(possible)
+        }
+        _ => false,
+    };
+    match is_right {
+        true => Ok(()),
+        false => Err(Refusal::ReceiptTokens { lease: lease.id }),
+    }
 }
 
 /// Whether less than 80 % of the advertised speed was delivered; unmeasured is not slow.

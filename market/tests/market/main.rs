@@ -12,5 +12,6 @@ mod refusals;
 mod room;
 mod scenario;
 mod streams;
+mod tokens;
 mod town;
 mod way_of_a_job;

@@ -670,6 +670,7 @@ impl Naive {
             escrow: Credits(escrow),
             start: Millis(start),
             deadline: Millis(deadline),
+            tokens: terms.resources.tokens,
         };
         self.events.push(Event::Traded(trade));
         trade

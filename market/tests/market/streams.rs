@@ -11,7 +11,7 @@ use crate::naive::{Naive, Rent, Resting};
 use crate::town::{account, body, key, resources};
 
 /// Refusals that no stream comes near; `refusals.rs` has a test for each.
-const UNMET: [&str; 23] = [
+const UNMET: [&str; 25] = [
     "market_other",
     "batch_far",
     "accounts_many",
@@ -30,10 +30,12 @@ const UNMET: [&str; 23] = [
     "duration_bad",
     "predicate_large",
     "region_bad",
+    "token_terms_bad",
     "classes_many",
     "note_differs",
     "receipt_market",
     "receipt_parties",
+    "receipt_tokens",
     "receipt_over",
 ];
 

@@ -231,6 +231,7 @@ pub fn body(exchange: &Exchange, lease: LeaseId, usage: u64) -> ReceiptBody {
         declared_mega_ops: 80_000_000,
         delivered_mega_ops: 79_000_000,
         usage,
+        metered: None,
         idle: DeviceMicros(0),
         idle_part: lease.idle,
         price: lease.price,

@@ -233,6 +233,8 @@ pub fn lack_name(lack: Lack) -> &'static str {
         Lack::Region => "region",
         Lack::Features => "features",
         Lack::Operators => "operators",
+        Lack::Model => "model",
+        Lack::TokenTerms => "token_terms",
         Lack::Reputation => "reputation",
         Lack::Stake => "stake",
         Lack::Notice => "notice",

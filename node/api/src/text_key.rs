@@ -67,7 +67,7 @@ impl TextKeyView {
             held: account.held.0,
             left: account.left.map(|left| left.0),
             requests: usage.requests,
-            input_tokens: usage.tokens.input,
+            input_tokens: usage.tokens.prompt(),
             output_tokens: usage.tokens.output,
         }
     }

@@ -4,7 +4,8 @@ use serde::Serialize;
 use souk_market::Listing;
 use souk_roles::tokens::card::{TextCard, is_resold};
 
-pub use souk_roles::tokens::counting::TokenPrice;
+pub use souk_roles::tokens::counting::{TokenPrice, TokenRates};
+pub use souk_roles::tokens::router::FLOOR_US_MAX;
 
 /// Returns whether an ask sells the tokens of a model, and no device.
 #[must_use]
@@ -41,8 +42,10 @@ pub struct TextOfferView {
 #[schema(as = TokenPrice)]
 #[expect(dead_code, reason = "only its schema is used")]
 pub struct TokenPriceView {
-    /// The price of a million input tokens.
+    /// The price of a million input tokens that are not cached.
     input_per_million: u64,
+    /// The price of a million cached input tokens.
+    cached_per_million: u64,
     /// The price of a million output tokens.
     output_per_million: u64,
 }
@@ -70,7 +73,7 @@ impl From<&Listing> for TextOfferView {
             reputation: listing.reputation.0,
             free_slots: listing.quantity.0,
             resold: is_resold(&listing.resources),
-            price: TokenPrice::from(listing.price),
+            price: TokenRates::from(listing).into(),
         }
     }
 }

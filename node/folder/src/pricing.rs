@@ -2,7 +2,9 @@
 //! the state of the market. All functions are pure and count in whole micro-credits.
 
 use serde::{Deserialize, Serialize};
-use souk_market::{Dtype, Listing, Millis, Price, Quotes, Resources, SPOT_PRICES_MAX, SpotPrice};
+use souk_market::{
+    Dtype, Listing, Millis, Price, Quotes, Resources, SPOT_PRICES_MAX, SpotPrice, TokenTerms,
+};
 
 use super::limits::Hours;
 
@@ -19,6 +21,51 @@ pub struct Pricing {
     pub bands: Vec<Band>,
     /// Prices of leases that the provider can take back at a notice; a longer notice costs more.
     pub spot: Vec<SpotShare>,
+    /// What input tokens and held slots cost, if the provider sells tokens.
+    #[serde(skip_serializing_if = "TokenPricing::is_usual")]
+    pub tokens: TokenPricing,
+}
+
+/// What a provider of tokens asks besides the price of output tokens, of which each is 1,000
+/// microseconds of device time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TokenPricing {
+    /// Microseconds of device time for an input token; 250 by default.
+    pub input_us: u32,
+    /// Microseconds of device time for a cached input token; as for another one by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_us: Option<u32>,
+    /// Microseconds of device time for each second in which a buyer holds a slot, whatever it
+    /// reads or writes; 0 by default, and then the market's reserve applies.
+    pub floor_us: u32,
+}
+
+impl Default for TokenPricing {
+    fn default() -> Self {
+        Self {
+            input_us: TokenTerms::USUAL.input_us,
+            cached_us: None,
+            floor_us: TokenTerms::USUAL.floor_us,
+        }
+    }
+}
+
+impl TokenPricing {
+    /// Returns the terms that its ask states.
+    #[must_use]
+    pub fn to_terms(self) -> TokenTerms {
+        TokenTerms {
+            input_us: self.input_us,
+            cached_us: self.cached_us.unwrap_or(self.input_us),
+            floor_us: self.floor_us,
+            ..TokenTerms::USUAL
+        }
+    }
+
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The price of leases that the provider can take back at a notice.

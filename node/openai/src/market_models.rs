@@ -22,7 +22,7 @@ use souk_node::buyer::text_router::{
 };
 use souk_node::client::broker::BrokerError;
 use souk_roles::tokens::card::is_resold;
-use souk_roles::tokens::counting::TokenPrice;
+use souk_roles::tokens::counting::{TokenPrice, TokenRates};
 use souk_roles::tokens::text::{AnswerText, Finish, Message, Role, TextRequest};
 
 use crate::answer::{AnswerFields, AnswerKind, DONE};
@@ -143,9 +143,10 @@ fn to_endpoint(offer: &TextOffer) -> Value {
 
 /// Formats prices as OpenRouter does: credits for each token, as text.
 fn to_pricing(offer: &TextOffer) -> Value {
-    let price = TokenPrice::from(offer.listing.price);
+    let price = TokenPrice::from(TokenRates::from(&offer.listing));
     json!({
         "prompt": format_each(price.input_per_million),
+        "input_cache_read": format_each(price.cached_per_million),
         "completion": format_each(price.output_per_million),
     })
 }
@@ -302,8 +303,9 @@ fn finish_reason(finish: Finish) -> Option<&'static str> {
 
 fn to_usage(done: &FinishedText) -> Value {
     json!({
-        "prompt_tokens": done.count.input, "completion_tokens": done.count.output,
-        "total_tokens": done.count.input + done.count.output,
+        "prompt_tokens": done.count.prompt(), "completion_tokens": done.count.output,
+        "prompt_tokens_details": { "cached_tokens": done.count.cached },
+        "total_tokens": done.count.total(),
         "cost": done.cost.0 as f64 / 1e6,
     })
 }

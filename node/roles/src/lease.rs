@@ -1,4 +1,4 @@
-//! The protocol of one lease: the messages of `/souk/lease/12`.
+//! The protocol of one lease: the messages of `/souk/lease/13`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it open for the length of the
 //! work: an [`Opening`], then [`BuyerMessage`]s one way and [`ProviderMessage`]s the other. A lease

@@ -26,9 +26,7 @@ use souk_emulated::{EmulatedConfigError, EmulatedDevice};
 use souk_folder::config::{DeviceChoice, ProviderFile};
 use souk_folder::limits::ProviderLimits;
 use souk_host::discover;
-use souk_market::{
-    Dtype, Features, KindCode, Name, RefusedGraphNodes, Region, Resources, Slowness, Throughput,
-};
+use souk_market::{Dtype, Features, KindCode, Name, Region, Resources, Slowness, Throughput};
 use souk_memory::{DType, Tensor};
 use souk_onnx::subgraph::Subgraph;
 use souk_registry::check::{CheckError, check_device};
@@ -550,8 +548,8 @@ pub fn stated_resources(
             kernels::offered_features(choice, limits).0 | backends::stated_features(choice).0,
         ),
         operators: operators::offered_operators(choice, limits),
-        refused: RefusedGraphNodes::default(),
         emulated: profile.emulated,
+        ..Resources::default()
     }
 }
 

@@ -15,10 +15,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use souk_market::{AccountKey, Credits, Listing, Millis, Permille, Price, Regions, Units};
+use souk_market::{AccountKey, Credits, Listing, Millis, Permille, Regions, TokenTerms, Units};
 use souk_roles::clock::Micros;
 use souk_roles::market::demands::Demands;
 use souk_roles::tokens::card::TextCard;
+use souk_roles::tokens::counting::TokenRates;
 use souk_roles::tokens::router::{
     FreeTabs, NoRoute, Route, RouteFailure, RouteStep, RouterCore, RoutingRules, SOLD_LATELY,
     TabId, TabPurchase,
@@ -86,7 +87,7 @@ enum PlannedStep {
     /// A tab has taken the request.
     Sent(Box<OpenRequest>),
     /// The key does not cover this price yet.
-    Uncovered(Price),
+    Uncovered(TokenRates),
     /// The caller carries it out.
     Step(RouteStep),
 }
@@ -95,8 +96,8 @@ enum PlannedStep {
 struct OpenRequest {
     tab: TabId,
     provider: Arc<OnceLock<AccountKey>>,
-    /// The most that a device-second costs.
-    price: Price,
+    /// The most that tokens cost.
+    rates: TokenRates,
     request: TextRequest,
     events: mpsc::Receiver<TextEvent>,
     began: Micros,
@@ -143,7 +144,7 @@ struct RouterState {
 
 struct RoutedTab {
     tab: Tab,
-    price: Price,
+    rates: TokenRates,
 }
 
 impl TextRouter {
@@ -193,7 +194,7 @@ impl TextRouter {
             key,
         } = terms;
         let seed = RandomState::new().hash_one(0);
-        let mut route = Route::new(model, &request.messages, rules, seed);
+        let mut route = Route::new(model, request, rules, seed);
         let wanted = WantedPart {
             request,
             key: key.as_deref(),
@@ -248,8 +249,8 @@ impl TextRouter {
             }
             let step = match planned {
                 PlannedStep::Sent(open) => return Ok(*open),
-                PlannedStep::Uncovered(price) => {
-                    cover.extend(route, price).await?;
+                PlannedStep::Uncovered(rates) => {
+                    cover.extend(route, rates).await?;
                     continue;
                 }
                 PlannedStep::Step(step) => step,
@@ -308,27 +309,27 @@ impl TextRouter {
         let step = core.plan_step(now, route, &free, asks);
         let id = match step {
             RouteStep::UseTab(id) => id,
-            RouteStep::Buy(purchase) if !cover.covers(purchase.listing.price) => {
-                return PlannedStep::Uncovered(purchase.listing.price);
+            RouteStep::Buy(purchase) if !cover.covers((&purchase.listing).into()) => {
+                return PlannedStep::Uncovered((&purchase.listing).into());
             }
             step => return PlannedStep::Step(step),
         };
         let Some(open) = tabs.get(&id) else {
             return PlannedStep::Step(step);
         };
-        if !cover.covers(open.price) {
-            return PlannedStep::Uncovered(open.price);
+        if !cover.covers(open.rates) {
+            return PlannedStep::Uncovered(open.rates);
         }
         let Ok(asked) = open.tab.ask(cover.wanted.request.clone()) else {
             return PlannedStep::Step(step);
         };
-        let (provider, price) = (open.tab.provider_cell(), open.price);
+        let (provider, rates) = (open.tab.provider_cell(), open.rates);
         core.on_tab_used(id, route);
         let open = OpenRequest {
             tab: id,
             provider,
-            price,
-            events: cover.wanted.note_sent(price, asked),
+            rates,
+            events: cover.wanted.note_sent(rates, asked),
             request: cover.wanted.request.clone(),
             began: now,
         };
@@ -350,13 +351,13 @@ impl TextRouter {
         let Some((tab, asked, running)) = opened else {
             unreachable!("the offer sells a model");
         };
-        let (provider, price) = (tab.provider_cell(), listing.price);
+        let (provider, rates) = (tab.provider_cell(), TokenRates::from(listing));
         self.open_tabs.send_modify(|open| *open += 1);
         let id = {
             let mut state = self.lock_state();
             let id = state.core.on_tab_opened(route, listing);
             if !state.is_closed {
-                state.tabs.insert(id, RoutedTab { tab, price });
+                state.tabs.insert(id, RoutedTab { tab, rates });
             }
             id
         };
@@ -374,9 +375,9 @@ impl TextRouter {
         Ok(OpenRequest {
             tab: id,
             provider,
-            price,
+            rates,
             request: request.clone(),
-            events: wanted.note_sent(price, asked),
+            events: wanted.note_sent(rates, asked),
             began: self.clock.now().tick,
         })
     }
@@ -496,7 +497,7 @@ pub async fn was_sold_lately(broker: &Broker, model: &str) -> Result<bool, Broke
     let Ok(card) = TextCard::new(model) else {
         return Ok(false);
     };
-    let class = card.to_resources().class();
+    let class = card.to_resources(TokenTerms::USUAL).class();
     let quotes = broker.fetch_quotes(class).await?;
     let last = quotes.and_then(|quotes| quotes.last.first().map(|print| print.at));
     let now = broker.log_clock().log_time();

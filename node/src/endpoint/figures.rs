@@ -33,8 +33,10 @@ pub struct TokenFigures {
     pub busy: u64,
     /// Answers that broke off: the engine failed, or the time of the tab was over.
     pub broken: u64,
-    /// Billed tokens of messages.
+    /// Billed tokens of messages that were not cached.
     pub input_tokens: u64,
+    /// Billed tokens of messages that were.
+    pub cached_tokens: u64,
     /// Billed tokens of answers.
     pub output_tokens: u64,
 }
@@ -75,6 +77,7 @@ impl TokenFigures {
         };
         *kind = kind.saturating_add(1);
         self.input_tokens = self.input_tokens.saturating_add(count.input);
+        self.cached_tokens = self.cached_tokens.saturating_add(count.cached);
         self.output_tokens = self.output_tokens.saturating_add(count.output);
     }
 }
@@ -148,6 +151,7 @@ mod tests {
         let counter = RequestCounter::load_or_new(Some(home.path()));
         let count = TokenCount {
             input: 3,
+            cached: 5,
             output: 7,
         };
         let ends = [
@@ -167,6 +171,7 @@ mod tests {
         assert_eq!((figures.answered, figures.cancelled), (2, 1));
         assert_eq!((figures.refused, figures.broken), (1, 1));
         assert_eq!((figures.input_tokens, figures.output_tokens), (12, 28));
+        assert_eq!(figures.cached_tokens, 20);
         assert_eq!(figures.request_count(), 5);
         store_figures(home.path(), &figures).unwrap();
         let again = RequestCounter::load_or_new(Some(home.path()));

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use souk_market::{AccountKey, LeaseId};
+use souk_roles::tokens::prompts::PromptHistory;
 use souk_roles::tokens::text::{Message, Role};
 use tokio::sync::mpsc;
 
@@ -70,7 +71,12 @@ async fn answer(endpoint: &Endpoint, stop: bool) -> TextAnswer {
         streams.stop_request(LeaseId(1), buyer, 0);
     }
     endpoint
-        .answer_request(&request(), Duration::from_secs(60), &sink)
+        .answer_request(
+            &request(),
+            PromptHistory::default().count_prompt(&request()),
+            Duration::from_secs(60),
+            &sink,
+        )
         .await
 }
 

@@ -71,7 +71,9 @@ impl OpenedEngine {
             DeviceChoice::Serve(choice) => Endpoint::of_own_engine(choice, slots, own_engine)?,
             _ => return OpenedEngine::open_devices(home, file, program, store).await,
         };
-        OpenedEngine::open_endpoint(home, file, endpoint.with_counts_of(home), store).await
+        let endpoint = endpoint.with_counts_of(home);
+        let endpoint = endpoint.with_terms(file.pricing.tokens.to_terms());
+        OpenedEngine::open_endpoint(home, file, endpoint, store).await
     }
 
     async fn open_endpoint(

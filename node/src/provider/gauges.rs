@@ -125,9 +125,10 @@ fn add_token_figures(page: &mut Page, figures: &TokenFigures) {
     for (end, count) in ends {
         family.add_figure(&[("end", end)], count);
     }
-    let help = "Billed tokens of messages and of answers.";
+    let help = "Billed tokens of messages, cached or not, and of answers.";
     page.add_family(MetricKind::Counter, "souk_provider_tokens_total", help)
         .add_figure(&[("side", "input")], figures.input_tokens)
+        .add_figure(&[("side", "cached")], figures.cached_tokens)
         .add_figure(&[("side", "output")], figures.output_tokens);
 }
 

@@ -2,7 +2,7 @@
 //! which the buyer and the owner see, and its runs, from which the provider's speed is judged.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use souk_folder::clock::unix_us;
@@ -11,6 +11,7 @@ use souk_market::{AccountKey, Resources};
 use souk_memory::ContentId;
 use souk_roles::lease::Start;
 use souk_roles::provider::LeaseReaders;
+use souk_roles::tokens::prompts::PromptHistory;
 use souk_sandbox::device::ask_resources;
 use souk_sandbox::device::graph_work::GraphWork;
 use souk_sandbox::executor::LeaseExecutor;
@@ -35,6 +36,8 @@ pub(super) struct RunningLease {
     /// The access lists of its contents at this provider.
     pub(super) readers: LeaseReaders,
     pub(super) judged: JudgedRuns,
+    /// The billed requests of a tab.
+    pub(super) prompts: Arc<Mutex<PromptHistory>>,
     /// Device time of one run of each graph, by the figures of the ask.
     pub(super) promised: BTreeMap<ContentId, Option<Duration>>,
     /// Runs in progress, and the moment since which there is none.
@@ -55,6 +58,7 @@ impl RunningLease {
             contacts: start.peers.iter().map(Contact::from).collect(),
             readers: LeaseReaders::new(buyer, start),
             judged: JudgedRuns::default(),
+            prompts: Arc::default(),
             promised: BTreeMap::new(),
             runs_in_progress: 0,
             idle_since: None,

@@ -508,6 +508,7 @@ mod tests {
             escrow: Credits(2_000),
             start,
             deadline,
+            tokens: None,
         });
         let ended = Event::LeaseEnded {
             lease,

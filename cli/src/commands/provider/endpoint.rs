@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use souk_api::text_offer::TokenPrice;
+use souk_api::text_offer::{TokenPrice, TokenRates};
 use souk_folder::config::{DeviceChoice, EndpointChoice, FORMAT, PROVIDER_TOML, ProviderFile};
+use souk_folder::pricing::TokenPricing;
 use souk_node::endpoint::Endpoint;
 use souk_node::market::Price;
 
@@ -33,6 +34,43 @@ pub(super) fn to_token_price(out: f64) -> Result<Price, Failure> {
     })
 }
 
+/// Returns what input tokens and held slots cost, by the options, where output tokens cost `price`.
+/// `floor` is how many output tokens a second of holding costs if no option says so.
+fn to_token_pricing(
+    new: &ProviderInitArgs,
+    price: Price,
+    floor: u32,
+) -> Result<TokenPricing, Failure> {
+    let micros = |option: &'static str, credits: Option<f64>| {
+        let Some(credits) = credits else {
+            return Ok(None);
+        };
+        let per_million = to_micro_credits(credits, option)?;
+        let micros = TokenPrice::to_token_micros(per_million, price);
+        micros.map(Some).ok_or_else(|| {
+            let cause = format!("{option} {credits} is less than a thousandth of --out");
+            let hint = "give a higher price, or 0 for none";
+            Failure::new(Kind::Input, cause, hint)
+        })
+    };
+    let usual = TokenPricing::default();
+    let pricing = TokenPricing {
+        input_us: micros("--in", new.input)?.unwrap_or(usual.input_us),
+        cached_us: micros("--cached", new.cached)?,
+        floor_us: new.floor.unwrap_or(floor).saturating_mul(OUTPUT_TOKEN_US),
+    };
+    match pricing.to_terms().check() {
+        Ok(()) => Ok(pricing),
+        Err(fault) => {
+            let hint = "lower --in, or give a --cached that is at most as much as --in";
+            Err(Failure::new(Kind::Input, fault, hint))
+        }
+    }
+}
+
+/// The device time of an output token, in microseconds.
+pub(super) const OUTPUT_TOKEN_US: u32 = 1_000;
+
 /// The comment in `provider.toml` above the engine.
 const ABOUT: &str = "\
 # The engine, and the name by which it knows the model. An http URL must be of this machine. The key
@@ -44,6 +82,8 @@ pub(super) struct SoldModel<'a> {
     pub(super) model: &'a str,
     /// The comment in `provider.toml` above the device.
     pub(super) about: &'a str,
+    /// How many output tokens a second of holding a slot costs if no option says so.
+    pub(super) floor: u32,
     /// More of the plan: lines for people, and an object with the same for programs.
     pub(super) plan: Vec<String>,
     pub(super) facts: Value,
@@ -70,6 +110,7 @@ pub async fn create_provider(
         device: DeviceChoice::Endpoint(choice),
         model: endpoint.card().model.as_str(),
         about: ABOUT,
+        floor: 0,
         plan: Vec::new(),
         facts: json!({ "resold": new.resold }),
     };
@@ -83,15 +124,18 @@ pub(super) fn write_provider(
     new: &ProviderInitArgs,
     sold: SoldModel<'_>,
 ) -> Outcome {
-    let (text, price) = render_file(folder, new, &sold.device, sold.about)?;
+    let (text, rates) = render_file(folder, new, &sold.device, sold.about, sold.floor)?;
     let path = folder.join(PROVIDER_TOML);
-    let tokens = TokenPrice::from(price);
+    let tokens = TokenPrice::from(rates);
+    let floor = rates.terms.floor_us / OUTPUT_TOKEN_US;
+    let held = match floor {
+        0 => String::new(),
+        floor => format!("; a held slot costs {floor} output tokens a second at least"),
+    };
     let sells = format!(
-        "{} at {} credits a million input tokens and {} a million output tokens, to {} buyers at \
-         once",
+        "{} at {}, to {} buyers at once{held}",
         sold.model,
-        show::format_credits(tokens.input_per_million),
-        show::format_credits(tokens.output_per_million),
+        show::text_offers::format_token_price(tokens),
         new.slots,
     );
     let stated = [
@@ -99,6 +143,7 @@ pub(super) fn write_provider(
         ("model", json!(sold.model)),
         ("price", json!(tokens)),
         ("slots", json!(new.slots)),
+        ("floor_tokens", json!(floor)),
         ("dry_run", json!(new.dry_run)),
     ];
     let facts = show::with(sold.facts, stated);
@@ -118,15 +163,18 @@ pub(super) fn write_provider(
     Ok(())
 }
 
-/// Returns the text of `provider.toml`, and the price in it. It checks all options that the file
+/// Returns the text of `provider.toml`, and the prices in it. It checks all options that the file
 /// has.
 pub(super) fn render_file(
     folder: &Path,
     new: &ProviderInitArgs,
     device: &DeviceChoice,
     about: &str,
-) -> Result<(String, Price), Failure> {
+    floor: u32,
+) -> Result<(String, TokenRates), Failure> {
     let price = to_token_price(new.out.unwrap_or_default())?;
+    let pricing = to_token_pricing(new, price, floor)?;
+    let terms = pricing.to_terms();
     let folder_name = folder.file_name();
     let default = folder_name.map_or("provider".into(), |name| name.to_string_lossy());
     let name = check_name(new.name.as_deref().unwrap_or(&default))?;
@@ -144,8 +192,12 @@ pub(super) fn render_file(
         hours = hours_text(&parse_hours(&new.limits.hours)?),
         buyer_reputation_min = new.limits.min_reputation,
         bands = bands_text(&parse_bands(&new.pricing.band)?),
+        tokens = format_args!(
+            "{{ input_us = {}, cached_us = {}, floor_us = {} }}",
+            terms.input_us, terms.cached_us, terms.floor_us
+        ),
     );
     // Reads the file back before anything relies on it.
     ProviderFile::parse_toml(&folder.join(PROVIDER_TOML), &text).map_err(from_config)?;
-    Ok((text, price))
+    Ok((text, TokenRates::new(price, Some(terms))))
 }

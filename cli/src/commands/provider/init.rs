@@ -12,7 +12,9 @@ use souk_folder::config::{self, FORMAT, Isolation, KEY_FILE, PROVIDER_TOML, Prov
 use souk_folder::key::NodeKey;
 use souk_folder::limits::ProviderLimits;
 use souk_folder::market_file::MarketFile;
-use souk_folder::pricing::{Basis, Costs, Pricing, SpotShare, Strategy, propose_price};
+use souk_folder::pricing::{
+    Basis, Costs, Pricing, SpotShare, Strategy, TokenPricing, propose_price,
+};
 use souk_host::{discover, power};
 use souk_network::{Network, NetworkConfig};
 use souk_node::client::broker::Broker;
@@ -254,6 +256,7 @@ fn build_pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failu
         percent: *percent,
     });
     let pricing = Pricing {
+        tokens: TokenPricing::default(),
         strategy,
         bands: parse_bands(&args.band)?,
         spot: spot.collect(),

@@ -4,10 +4,10 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use souk_api::text_offer::TokenPrice;
+use souk_api::text_offer::{TokenPrice, TokenRates};
 use souk_folder::config::ProviderFile;
 use souk_folder::price::{PriceError, set_price};
-use souk_node::market::Price;
+use souk_node::market::{Price, TokenTerms};
 
 use super::endpoint::to_token_price;
 use super::init::to_micro_credits;
@@ -25,9 +25,10 @@ pub fn show_or_set_price(
 ) -> Outcome {
     let file = ProviderFile::read_folder(folder).map_err(from_config)?;
     let sells_tokens = file.device.sells_tokens();
+    let terms = sells_tokens.then(|| file.pricing.tokens.to_terms());
     let now = match (credits, out) {
         (None, None) => {
-            let (facts, text) = describe_price(file.price, sells_tokens);
+            let (facts, text) = describe_price(file.price, terms);
             show::print_result(output, &facts, &text);
             return Ok(());
         }
@@ -51,8 +52,8 @@ pub fn show_or_set_price(
             Failure::new(Kind::State, made, hint)
         }
     })?;
-    let (mut facts, text) = describe_price(now, sells_tokens);
-    let (_, before) = describe_price(until_now, sells_tokens);
+    let (mut facts, text) = describe_price(now, terms);
+    let (_, before) = describe_price(until_now, terms);
     facts["previous_price"] = json!(until_now);
     let text = format!("{text}; until now {before}; a provider that runs asks it within seconds");
     show::print_result(output, &facts, &text);
@@ -60,16 +61,12 @@ pub fn show_or_set_price(
 }
 
 /// Describes a price of device time, by the token if those are sold.
-fn describe_price(price: u64, sells_tokens: bool) -> (Value, String) {
-    if !sells_tokens {
+fn describe_price(price: u64, terms: Option<TokenTerms>) -> (Value, String) {
+    if terms.is_none() {
         let text = format!("{} credits a device-second", show::format_credits(price));
         return (json!({ "price": price }), text);
     }
-    let tokens = TokenPrice::from(Price(price));
-    let text = format!(
-        "{} credits a million output tokens and {} a million input tokens",
-        show::format_credits(tokens.output_per_million),
-        show::format_credits(tokens.input_per_million)
-    );
+    let tokens = TokenPrice::from(TokenRates::new(Price(price), terms));
+    let text = show::text_offers::format_token_price(tokens);
     (json!({ "price": price, "tokens": tokens }), text)
 }

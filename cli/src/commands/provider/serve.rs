@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::json;
+use souk_api::text_offer::FLOOR_US_MAX;
 use souk_folder::config::{DeviceChoice, ServedModelChoice};
 use souk_llm::bundled_model;
 use souk_node::endpoint::Endpoint;
@@ -15,7 +16,7 @@ use tokio::task::spawn_blocking;
 
 use super::super::node::from_endpoint;
 use super::super::served_model::{open_decoder, unexpected_failure};
-use super::endpoint::{SoldModel, absolute_path, render_file, write_provider};
+use super::endpoint::{OUTPUT_TOKEN_US, SoldModel, absolute_path, render_file, write_provider};
 use super::init::check_is_new;
 use crate::args::{Output, ProviderInitArgs};
 use crate::failure::Outcome;
@@ -46,7 +47,7 @@ pub async fn create_provider(
     // A wrong option should cost neither a load of the model nor a measurement.
     Endpoint::check_model_name(&choice.model).map_err(from_endpoint)?;
     let device = DeviceChoice::Serve(choice.clone());
-    render_file(folder, new, &device, ABOUT)?;
+    render_file(folder, new, &device, ABOUT, 0)?;
     let decoder = open_decoder(&choice, new.slots).await?;
     if new.model.is_none() {
         decoder.model_name().clone_into(&mut choice.model);
@@ -67,8 +68,16 @@ pub async fn create_provider(
         device: DeviceChoice::Serve(choice),
         model: &model,
         about: ABOUT,
+        floor: measured_floor(speed, new.slots),
     };
     write_provider(folder, output, new, sold)
+}
+
+/// Returns how many tokens a second each slot makes when all are at work, at most as many as souk's
+/// buyers pay for holding one.
+fn measured_floor(speed: DecoderSpeed, slots: u32) -> u32 {
+    let each = speed.all / f64::from(slots.max(1));
+    (each as u32).min(FLOOR_US_MAX / OUTPUT_TOKEN_US)
 }
 
 /// Returns the model's path, which must be found from any folder.

@@ -30,6 +30,8 @@ function Offers({ all }) {
       cell: (it) => html`<${Account} account=${it.provider} name=${it.provider_name} />` },
     { name: 'input', numeric: true, value: (it) => it.price.input_per_million,
       cell: (it) => words.credits(it.price.input_per_million) },
+    { name: 'cached', numeric: true, wide: true, value: (it) => it.price.cached_per_million,
+      cell: (it) => words.credits(it.price.cached_per_million) },
     { name: 'output', numeric: true, value: (it) => it.price.output_per_million,
       cell: (it) => words.credits(it.price.output_per_million) },
     { name: 'free slots', numeric: true, value: (it) => it.free_slots },

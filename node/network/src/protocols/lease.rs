@@ -1,5 +1,5 @@
 //! Carries the messages about one lease (bought device time) over the network, as the protocol
-//! `/souk/lease/12`. [`souk_roles::lease`] defines the messages themselves.
+//! `/souk/lease/13`. [`souk_roles::lease`] defines the messages themselves.
 //!
 //! Each message is one frame on the stream, and can carry short contents that it names. The buyer
 //! opens one stream to the provider of each lease and keeps it while the work lasts; a provider
@@ -25,7 +25,7 @@ pub use souk_roles::lease::{
 };
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/12");
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/13");
 
 /// A provider must answer an offer within this time, and on a kept stream within the shorter one:
 /// its connection may be dead.

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    AccountKey, Credits, JobId, Lease, LeaseId, Millis, OrderId, Price, Receipt, Trade, Units,
+    AccountKey, Credits, JobId, Lease, LeaseId, Millis, OrderId, Price, Receipt, TokenTerms, Trade,
+    Units,
 };
 use souk_memory::ContentId;
 
@@ -137,6 +138,9 @@ pub struct Terms {
     pub price: Price,
     /// The number of units that the lease covers.
     pub quantity: Units,
+    /// The terms of tokens, if the lease is for those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<TokenTerms>,
     /// The first amount in escrow.
     pub escrow: Credits,
     /// The moment when it starts.
@@ -153,6 +157,7 @@ impl From<&Trade> for Terms {
             ask: trade.ask,
             price: trade.price,
             quantity: trade.quantity,
+            tokens: trade.tokens,
             escrow: trade.escrow,
             start: trade.start,
             deadline: trade.deadline,
@@ -168,6 +173,7 @@ impl From<&Lease> for Terms {
             ask: lease.ask,
             price: lease.price,
             quantity: lease.quantity,
+            tokens: lease.tokens,
             escrow: lease.escrow,
             start: lease.start,
             deadline: lease.deadline,

@@ -257,6 +257,7 @@ pub enum Term {
     Provider,
     Price,
     Graph,
+    Tokens,
 }
 
 impl fmt::Display for Term {
@@ -269,6 +270,7 @@ impl fmt::Display for Term {
             Term::Provider => "provider",
             Term::Price => "price",
             Term::Graph => "graph",
+            Term::Tokens => "count of tokens",
         })
     }
 }

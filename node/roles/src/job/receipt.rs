@@ -57,6 +57,7 @@ impl Purchase<'_> {
             (Term::Provider, body.provider == self.terms.provider),
             (Term::Price, body.price == self.terms.price),
             (Term::Graph, self.is_graph(body)),
+            (Term::Tokens, body.metered.is_none()),
         ];
         if let Some((what, _)) = terms.into_iter().find(|(_, holds)| !holds) {
             return Err(Objection::Terms(what));
@@ -240,6 +241,7 @@ mod tests {
             declared_mega_ops: declared,
             delivered_mega_ops: delivered,
             usage: DeviceMicros(usage),
+            metered: None,
             idle: DeviceMicros(0),
             idle_part: souk_market::Permille(100),
             price: Price(1),

@@ -16,7 +16,7 @@ use super::statement::{LogPlace, Statement};
 use crate::lease::Contact;
 
 /// The protocol's name.
-pub const PROTOCOL: &str = "/souk/market/12";
+pub const PROTOCOL: &str = "/souk/market/13";
 
 /// The longest request in bytes. The largest batch of receipts, with the most tensors each, takes
 /// half of it.

@@ -1,7 +1,7 @@
 //! The effects that a provider core requests, each with its possible answers.
 
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, Command, LeaseId, Millis, Price, Receipt, ReceiptBody};
+use souk_market::{AccountKey, Command, LeaseId, Millis, Price, Receipt, ReceiptBody, TokenTerms};
 use souk_memory::ContentId;
 
 use super::event::StreamId;
@@ -146,6 +146,8 @@ pub enum Action {
         bytes_max: u64,
         /// The price per device-second, which sets the run's share of the device.
         price: Price,
+        /// The terms of tokens, if the lease is for those.
+        tokens: Option<TokenTerms>,
         /// The moment when the lease ends.
         deadline: Millis,
     },

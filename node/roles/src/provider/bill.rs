@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use souk_market::{
     ContentId as MarketContentId, Credits, DeviceMicros, Dtype, Lease, Millis, ReceiptBody,
+    TokenTerms, TokenUsage,
 };
 use souk_memory::ContentId;
 
@@ -14,6 +15,7 @@ use super::event::{Arrival, RunResult};
 use super::provider_context::SharedState;
 use crate::clock::Micros;
 use crate::lease::{Part, Start, TELLING_RUN, USAGE_MIN, transcript};
+use crate::tokens::counting::TokenCount;
 
 /// The outputs of each request, by number.
 pub(super) type Outputs = Vec<(u32, Vec<(String, ContentId)>)>;
@@ -22,6 +24,8 @@ pub(super) type Outputs = Vec<(u32, Vec<(String, ContentId)>)>;
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Bill {
     runs: u32,
+    /// The tokens of all runs.
+    tokens: TokenCount,
     /// The device time of all runs.
     busy: Micros,
     /// The time in which the device waited for a further request that did not come.
@@ -73,6 +77,7 @@ impl Bill {
     pub(super) fn add_run(&mut self, request: u32, index: u32, part: &Part, ran: &RunResult) {
         self.runs = self.runs.saturating_add(1);
         self.busy = self.busy.plus(ran.busy);
+        self.tokens = self.tokens.plus(ran.tokens.unwrap_or_default());
         self.made = self.made.saturating_add(ran.bytes);
         self.parts = self.parts.max(index + 1);
         if part.flops > 0 {
@@ -129,11 +134,14 @@ impl Bill {
         // A lease has only this much time, and clocks differ.
         let most =
             DeviceMicros::from_units(lease.quantity, lease.deadline.saturating_since(lease.start));
-        let mut usage = DeviceMicros(self.busy.0).max(USAGE_MIN);
-        if start.is_tab() {
+        let metered = lease
+            .tokens
+            .map(|terms| self.count_tokens(terms, shared, lease));
+        let usage = match &metered {
             // Tokens can cost more time than there was.
-            usage = usage.min(most);
-        }
+            Some(metered) => metered.usage().min(most),
+            None => DeviceMicros(self.busy.0).max(USAGE_MIN),
+        };
         let idle = DeviceMicros(self.idle.0.min(most.0.saturating_sub(usage.0)));
         let id = |id: &ContentId| MarketContentId(*id.as_bytes());
         let (declared_mega_ops, delivered_mega_ops) = self.work_speeds(shared);
@@ -158,6 +166,7 @@ impl Bill {
             declared_mega_ops,
             delivered_mega_ops,
             usage,
+            metered,
             idle,
             idle_part: lease.idle,
             price: lease.price,
@@ -169,6 +178,19 @@ impl Bill {
         };
         body.amount = ReceiptBody::amount_due(body.price, body.billable_usage())?;
         Some(body)
+    }
+
+    /// Returns the tokens that the receipt states, and for how long the buyer held the lease.
+    fn count_tokens(&self, terms: TokenTerms, shared: &SharedState, lease: &Lease) -> TokenUsage {
+        let until = shared.now.log.min(lease.end_time());
+        let held = until.saturating_since(lease.start);
+        TokenUsage {
+            terms,
+            input: self.tokens.input,
+            cached: self.tokens.cached,
+            output: self.tokens.output,
+            held: DeviceMicros::from_units(lease.quantity, held),
+        }
     }
 
     /// Returns the speed that the ask promises for this work and the delivered speed; the latter is

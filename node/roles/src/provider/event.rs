@@ -10,6 +10,7 @@ use souk_memory::ContentId;
 use crate::clock::Micros;
 use crate::effect::Ticket;
 use crate::lease::{BuyerMessage, Failure, OfferAnswer, Opening};
+use crate::tokens::counting::TokenCount;
 
 /// A stream that a peer opened. A core must never see the same number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -177,4 +178,6 @@ pub struct RunResult {
     pub busy: Micros,
     /// The device time by the speed in the ask; none if it cannot be computed.
     pub promised: Option<Micros>,
+    /// The tokens of a request of a tab, which give the device time.
+    pub tokens: Option<TokenCount>,
 }

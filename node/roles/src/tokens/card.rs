@@ -4,7 +4,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use souk_market::{KindCode, Name, NameFault, Resources};
+use souk_market::{CountingRule, KindCode, Name, NameFault, Resources, TokenTerms};
 use souk_memory::ContentId;
 
 /// The kind code from which on a kind is a model behind an endpoint, and no device. The other 15
@@ -15,14 +15,6 @@ const ENDPOINT_KINDS: u16 = 0x8000;
 /// has an account. It is a label: the book and the card are the same.
 const OWN_ENGINE: &str = "endpoint";
 const RESOLD_ENGINE: &str = "resold endpoint";
-
-/// How both sides count the tokens of a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CountingRule {
-    /// Four bytes of UTF-8 are one token, whatever tokeniser the engine has.
-    FourBytes,
-}
 
 /// A model as an endpoint sells it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +61,10 @@ impl TextCard {
     /// but not a name.
     #[must_use]
     pub fn is_sold_by(&self, resources: &Resources) -> bool {
-        resources.kind == self.kind() && resources.model == self.model
+        let is_counted_so = |terms: &TokenTerms| terms.counting == self.counting;
+        resources.kind == self.kind()
+            && resources.model == self.model
+            && resources.tokens.as_ref().is_some_and(is_counted_so)
     }
 
     /// Returns the card that an ask sells; none if the ask sells a device.
@@ -77,28 +72,32 @@ impl TextCard {
     pub fn of_resources(resources: &Resources) -> Option<TextCard> {
         let card = TextCard {
             model: resources.model.clone(),
-            counting: CountingRule::FourBytes,
+            counting: resources.tokens?.counting,
         };
         card.is_sold_by(resources).then_some(card)
     }
 
-    /// Returns the resources that the ask of an endpoint states: a model, and no device.
+    /// Returns the resources that the ask of an endpoint states: a model and terms, and no device.
     #[must_use]
-    pub fn to_resources(&self) -> Resources {
+    pub fn to_resources(&self, terms: TokenTerms) -> Resources {
         Resources {
             kind: self.kind(),
             kind_name: Name::try_from(OWN_ENGINE).expect("a short name"),
             model: self.model.clone(),
+            tokens: Some(TokenTerms {
+                counting: self.counting,
+                ..terms
+            }),
             ..Resources::default()
         }
     }
 
     /// Returns the resources of an ask that says that the provider does not run the engine.
     #[must_use]
-    pub fn to_resold_resources(&self) -> Resources {
+    pub fn to_resold_resources(&self, terms: TokenTerms) -> Resources {
         Resources {
             kind_name: Name::try_from(RESOLD_ENGINE).expect("a short name"),
-            ..self.to_resources()
+            ..self.to_resources(terms)
         }
     }
 }
@@ -125,15 +124,21 @@ mod tests {
         let (one, other) = (one.unwrap(), other.unwrap());
         assert!(one.kind().0 >= ENDPOINT_KINDS);
         assert_ne!(one.kind(), other.kind());
-        let sold = one.to_resources();
+        let sold = one.to_resources(TokenTerms::USUAL);
         assert!(one.is_sold_by(&sold) && !other.is_sold_by(&sold));
         assert_eq!(TextCard::of_resources(&sold), Some(one.clone()));
-        let resold = one.to_resold_resources();
+        let resold = one.to_resold_resources(TokenTerms::USUAL);
         assert_eq!(TextCard::of_resources(&resold), Some(one.clone()));
         assert!(is_resold(&resold) && !is_resold(&sold));
         // Another kind with the name of a model is a device that calls itself so.
         let device = Resources {
             kind: KindCode(3),
+            ..sold.clone()
+        };
+        assert_eq!(TextCard::of_resources(&device), None);
+        // So is one without terms of tokens.
+        let device = Resources {
+            tokens: None,
             ..sold
         };
         assert_eq!(TextCard::of_resources(&device), None);

@@ -2,7 +2,7 @@
 //! tab count the same texts by the same rule, and neither has to believe the other's engine.
 
 use serde::{Deserialize, Serialize};
-use souk_market::{Credits, DeviceMicros, Price};
+use souk_market::{Credits, DeviceMicros, Listing, Price, ReceiptBody, TokenTerms};
 
 /// The bytes of one token.
 const TOKEN_BYTES: u64 = 4;
@@ -10,17 +10,14 @@ const TOKEN_BYTES: u64 = 4;
 /// The device time of one output token: a millisecond, by definition.
 const OUTPUT_MICROS: u64 = 1_000;
 
-/// The device time of one input token: a quarter of an output token's.
-const INPUT_MICROS: u64 = 250;
-
-/// The microseconds of a second, to which a price refers.
-const MICROS_PER_SECOND: u128 = 1_000_000;
-
 /// The tokens of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenCount {
-    /// The tokens of its messages.
+    /// The tokens of its messages that are not cached.
     pub input: u64,
+    /// The tokens of its cached messages: those with which an earlier request of its tab began.
+    #[serde(default)]
+    pub cached: u64,
     /// The tokens of its answer.
     pub output: u64,
 }
@@ -39,22 +36,55 @@ pub fn count_tokens(text: &str) -> u64 {
     (text.len() as u64).div_ceil(TOKEN_BYTES)
 }
 
+/// What tokens cost at an offer: the price of a device-second, and the device time of each kind of
+/// token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TokenRates {
+    /// The price of a device-second, which is a thousand output tokens.
+    pub price: Price,
+    /// The device time of the other tokens.
+    pub terms: TokenTerms,
+}
+
 /// The price of tokens, in micro-credits a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenPrice {
-    /// The price of a million input tokens.
+    /// The price of a million input tokens that are not cached.
     pub input_per_million: u64,
+    /// The price of a million cached input tokens.
+    pub cached_per_million: u64,
     /// The price of a million output tokens.
     pub output_per_million: u64,
 }
 
-impl From<Price> for TokenPrice {
-    /// Returns the price of tokens at a price of device time: a device-second is a thousand output
-    /// tokens.
-    fn from(price: Price) -> TokenPrice {
-        let of_micros = |micros: u64| price.0.saturating_mul(micros);
+impl TokenRates {
+    /// Creates the rates of a lease or an ask; one without terms of tokens has the usual ones.
+    #[must_use]
+    pub fn new(price: Price, terms: Option<TokenTerms>) -> TokenRates {
+        let terms = terms.unwrap_or(TokenTerms::USUAL);
+        TokenRates { price, terms }
+    }
+
+    /// Returns what so many tokens cost, rounded up; the most that there is if it does not fit.
+    #[must_use]
+    pub fn cost_of(self, count: TokenCount) -> Credits {
+        let cost = ReceiptBody::amount_due(self.price, count.device_time(self.terms));
+        cost.unwrap_or(Credits(u64::MAX))
+    }
+}
+
+impl From<&Listing> for TokenRates {
+    fn from(listing: &Listing) -> TokenRates {
+        TokenRates::new(listing.price, listing.resources.tokens)
+    }
+}
+
+impl From<TokenRates> for TokenPrice {
+    fn from(rates: TokenRates) -> TokenPrice {
+        let of_micros = |micros: u64| rates.price.0.saturating_mul(micros);
         TokenPrice {
-            input_per_million: of_micros(INPUT_MICROS),
+            input_per_million: of_micros(rates.terms.input_us.into()),
+            cached_per_million: of_micros(rates.terms.cached_us.into()),
             output_per_million: of_micros(OUTPUT_MICROS),
         }
     }
@@ -68,49 +98,99 @@ impl TokenPrice {
         let is_whole = output_per_million.is_multiple_of(OUTPUT_MICROS);
         is_whole.then_some(Price(output_per_million / OUTPUT_MICROS))
     }
+
+    /// Returns the device time of a token, in microseconds, at which a million of them cost nearly
+    /// this much; none if it is less than half a microsecond and not zero, or does not fit.
+    #[must_use]
+    pub fn to_token_micros(per_million: u64, price: Price) -> Option<u32> {
+        let half = price.0 / 2;
+        let micros = per_million.checked_add(half)?.checked_div(price.0)?;
+        let micros = u32::try_from(micros).ok()?;
+        (micros > 0 || per_million == 0).then_some(micros)
+    }
 }
 
 impl TokenCount {
-    /// Returns the highest price at which these tokens cost at most `credits`.
-    #[must_use]
-    pub fn affordable_price(self, credits: Credits) -> Price {
-        let time = u128::from(self.device_time().0.max(1));
-        let price = u128::from(credits.0) * MICROS_PER_SECOND / time;
-        Price(u64::try_from(price).unwrap_or(u64::MAX))
-    }
-
     /// Returns the device time that a receipt bills for these tokens.
     #[must_use]
-    pub fn device_time(self) -> DeviceMicros {
-        let output = self.output.saturating_mul(OUTPUT_MICROS);
-        DeviceMicros(output.saturating_add(self.input.saturating_mul(INPUT_MICROS)))
+    pub fn device_time(self, terms: TokenTerms) -> DeviceMicros {
+        terms.device_time(self.input, self.cached, self.output)
+    }
+
+    /// Returns the tokens of the messages, cached or not.
+    #[must_use]
+    pub fn prompt(self) -> u64 {
+        self.input.saturating_add(self.cached)
+    }
+
+    /// Returns all tokens.
+    #[must_use]
+    pub fn total(self) -> u64 {
+        self.prompt().saturating_add(self.output)
+    }
+
+    /// Returns the sum of two counts.
+    #[must_use]
+    pub fn plus(self, other: TokenCount) -> TokenCount {
+        TokenCount {
+            input: self.input.saturating_add(other.input),
+            cached: self.cached.saturating_add(other.cached),
+            output: self.output.saturating_add(other.output),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use souk_market::ReceiptBody;
-
     use super::*;
 
     #[test]
-    fn an_output_token_is_a_millisecond_and_an_input_token_a_quarter_of_it() {
+    fn an_output_token_is_a_millisecond_and_an_input_token_what_the_ask_states() {
         let count = TokenCount {
             input: 1_000,
+            cached: 4_000,
             output: 200,
         };
-        assert_eq!(count.device_time(), DeviceMicros(450_000));
+        let terms = TokenTerms {
+            cached_us: 25,
+            ..TokenTerms::USUAL
+        };
+        assert_eq!(count.device_time(terms), DeviceMicros(550_000));
+        assert_eq!((count.prompt(), count.total()), (5_000, 5_200));
         let price = TokenPrice::to_device_price(400_000).unwrap();
         assert_eq!(price, Price(400), "0.40 credits a million output tokens");
-        assert_eq!(TokenPrice::from(price).input_per_million, 100_000);
         assert_eq!(TokenPrice::to_device_price(400_500), None);
-        let cost = |price| ReceiptBody::amount_due(price, count.device_time()).unwrap();
-        for credits in [0, 1, 449, 450, 451, 1_000_000] {
-            let price = count.affordable_price(Credits(credits));
-            assert!(cost(price) <= Credits(credits), "{credits}");
-            assert!(cost(Price(price.0 + 1)) > Credits(credits), "{credits}");
-        }
+        let rates = TokenRates::new(price, Some(terms));
+        assert_eq!(rates.cost_of(count), Credits(220));
+        let tokens = TokenPrice::from(rates);
+        assert_eq!(tokens.input_per_million, 100_000);
+        assert_eq!(tokens.cached_per_million, 10_000);
+        let usual = TokenPrice::from(TokenRates::new(price, None));
+        assert_eq!(usual.cached_per_million, usual.input_per_million);
         // Every character counts by its bytes.
         assert_eq!(count_tokens("äöü"), 2);
+    }
+
+    #[test]
+    fn a_price_of_a_token_is_the_nearest_whole_device_time() {
+        let micros = |per_million| TokenPrice::to_token_micros(per_million, Price(200));
+        assert_eq!(micros(50_000), Some(250));
+        assert_eq!((micros(50_099), micros(50_100)), (Some(250), Some(251)));
+        assert_eq!((micros(0), micros(99)), (Some(0), None));
+        assert_eq!(micros(u64::MAX), None);
+        assert_eq!(TokenPrice::to_token_micros(1, Price(0)), None);
+    }
+
+    #[test]
+    fn no_price_or_count_overflows() {
+        let most = TokenCount {
+            input: u64::MAX,
+            cached: u64::MAX,
+            output: u64::MAX,
+        };
+        let rates = TokenRates::new(Price(u64::MAX), None);
+        assert_eq!(rates.cost_of(most), Credits(u64::MAX));
+        assert_eq!(most.plus(most), most);
+        assert_eq!(TokenPrice::from(rates).input_per_million, u64::MAX);
     }
 }

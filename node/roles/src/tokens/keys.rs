@@ -338,7 +338,7 @@ impl KeyBook {
     ) -> Option<KeyFact> {
         let open = self.open.get(&request)?;
         let (reserved, taken) = (open.reserved, open.tokens);
-        let used = tokens.input.saturating_add(tokens.output);
+        let used = tokens.total();
         if let Some(rate) = self.keys.get_mut(&open.key)?.tokens.as_mut() {
             rate.give_back(taken.saturating_sub(used));
             rate.owe(used.saturating_sub(taken));
@@ -427,9 +427,7 @@ impl KeyBook {
                 let usage = &mut record.usage;
                 usage.spent = plus(usage.spent, cost);
                 usage.requests = usage.requests.saturating_add(1);
-                let total = &mut usage.tokens;
-                total.input = total.input.saturating_add(tokens.input);
-                total.output = total.output.saturating_add(tokens.output);
+                usage.tokens = usage.tokens.plus(tokens);
                 if open.period == usage.period {
                     usage.period_spent = plus(usage.period_spent, cost);
                     record.held = minus(record.held, open.reserved);

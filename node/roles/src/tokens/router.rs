@@ -3,9 +3,10 @@
 //!
 //! A request goes to an open tab that is free, the one whose last conversation begins most like the
 //! request. If there is none, the router draws among the offers that suit, each with a weight of 1
-//! by the square of its price, and buys a tab. A provider that failed is left alone for a time that
-//! grows with each failure, as long as another one is healthy. A request is tried at three
-//! providers before its first text; if an answer breaks off later, its rest is tried at others too.
+//! by the square of what the request would cost there, and buys a tab. A provider that failed is
+//! left alone for a time that grows with each failure, as long as another one is healthy. A request
+//! is tried at three providers before its first text; if an answer breaks off later, its rest is
+//! tried at others too.
 //!
 //! The shell tells the core the time, the free tabs, the asks in the book, and a seed.
 
@@ -19,16 +20,16 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use souk_market::{AccountKey, EXCLUDED_MAX, Listing, Price};
+use souk_market::{AccountKey, Credits, EXCLUDED_MAX, Listing};
 
 use crate::clock::Micros;
-use crate::tokens::counting::TokenPrice;
-use crate::tokens::text::Message;
+use crate::tokens::counting::{TokenCount, TokenRates};
+use crate::tokens::text::TextRequest;
 use health::HealthTable;
 use prefix::Prefix;
 use seen_offers::SeenOffers;
 
-pub use rules::{Misfit, OfferTerms, RouteSort, RoutingRules};
+pub use rules::{FLOOR_US_MAX, Misfit, OfferTerms, RouteSort, RoutingRules};
 
 /// The tries of a request without text between them.
 pub const TRIES_MAX: u32 = 3;
@@ -48,6 +49,9 @@ pub const SOLD_LATELY: Micros = Micros::from_seconds(600);
 /// An answer with fewer tokens says nothing about the speed.
 const MEASURED_TOKENS_MIN: u64 = 16;
 
+/// An answer is expected to have at most so many tokens: most are shorter than they may be.
+const EXPECTED_TOKENS_MAX: u64 = 512;
+
 /// The scale of weights: a ratio of prices is a fraction of this.
 const WEIGHT_SCALE: u128 = 1 << 16;
 
@@ -63,6 +67,10 @@ pub type FreeTabs = BTreeMap<TabId, AccountKey>;
 pub struct Route {
     model: String,
     rules: RoutingRules,
+    /// The tokens that it is expected to have.
+    expected: TokenCount,
+    /// The most tokens that it can have, and the most that these may cost.
+    cost_max: Option<(TokenCount, Credits)>,
     prefix: Prefix,
     /// The providers that failed at it.
     failed: Vec<AccountKey>,
@@ -153,7 +161,8 @@ struct Candidate {
     place: Place,
     /// The place in the request's own order, the first one least.
     rank: (usize, u64),
-    price: Price,
+    /// What the request is expected to cost, in any unit.
+    cost: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -165,11 +174,15 @@ enum Place {
 impl Route {
     /// Begins the way of a request. The seed decides its draws.
     #[must_use]
-    pub fn new(model: &str, messages: &[Message], rules: RoutingRules, seed: u64) -> Route {
+    pub fn new(model: &str, request: &TextRequest, rules: RoutingRules, seed: u64) -> Route {
+        let most = request.count_max();
+        let output = u64::from(request.tokens_max).min(EXPECTED_TOKENS_MAX);
         Route {
             model: model.to_owned(),
             rules,
-            prefix: Prefix::of_messages(messages),
+            expected: TokenCount { output, ..most },
+            cost_max: None,
+            prefix: Prefix::of_messages(&request.messages),
             failed: Vec::new(),
             tries: 0,
             closings: 0,
@@ -186,13 +199,21 @@ impl Route {
         &self.model
     }
 
-    /// Excludes offers above a price for the rest of its way.
-    pub fn limit_price(&mut self, price: Price) {
-        let price = TokenPrice::from(price);
-        let limit = |max: Option<u64>, most: u64| Some(max.map_or(most, |max| max.min(most)));
-        let rules = &mut self.rules;
-        rules.input_price_max = limit(rules.input_price_max, price.input_per_million);
-        rules.output_price_max = limit(rules.output_price_max, price.output_per_million);
+    /// Excludes offers at which so many tokens cost more than that, for the rest of its way.
+    pub fn limit_cost(&mut self, tokens: TokenCount, cost_max: Credits) {
+        self.cost_max = Some((tokens, cost_max));
+    }
+
+    /// Returns whether an offer is dearer than it allows.
+    fn is_too_dear(&self, rates: TokenRates) -> bool {
+        let is_over = |(tokens, most)| rates.cost_of(tokens) > most;
+        self.cost_max.is_some_and(is_over)
+    }
+
+    /// Returns what it is expected to cost at an offer, in millionths of a micro-credit.
+    fn expected_cost(&self, rates: TokenRates) -> u64 {
+        let time = self.expected.device_time(rates.terms);
+        time.0.saturating_mul(rates.price.0)
     }
 
     /// Returns the providers that failed at it.
@@ -381,6 +402,9 @@ impl RouterCore {
         if let Some(misfit) = route.rules.find_misfit(offer) {
             return Some(misfit);
         }
+        if route.is_too_dear(offer.rates) {
+            return Some(Misfit::Price);
+        }
         if route.failed.contains(&offer.provider) {
             return Some(Misfit::Failed);
         }
@@ -417,18 +441,19 @@ impl RouterCore {
 
     fn to_candidate(&self, route: &Route, place: Place, offer: &OfferTerms) -> Candidate {
         let health = self.health.find(offer.provider);
+        let cost = route.expected_cost(offer.rates);
         // A provider that was never measured comes first, so that it is.
         let measured = |figure: Option<Micros>| figure.map_or(0, |it| it.0);
         let figure = match route.rules.sort {
             None => 0,
-            Some(RouteSort::Price) => offer.price.0,
+            Some(RouteSort::Price) => cost,
             Some(RouteSort::Throughput) => measured(health.thousand_tokens),
             Some(RouteSort::Latency) => measured(health.first_text),
         };
         Candidate {
             place,
             rank: (route.rules.order_place(offer), figure),
-            price: offer.price,
+            cost,
         }
     }
 
@@ -443,14 +468,14 @@ impl RouterCore {
         let first = candidates.iter().map(|it| it.rank).min()?;
         candidates.retain(|it| it.rank == first);
         let tabs = candidates.iter().filter_map(|it| match it.place {
-            Place::Tab(id, shared) => Some((shared, std::cmp::Reverse((it.price, id)))),
+            Place::Tab(id, shared) => Some((shared, std::cmp::Reverse((it.cost, id)))),
             Place::Offer(_) => None,
         });
         if let Some((_, std::cmp::Reverse((_, id)))) = tabs.max() {
             return Some(RouteStep::UseTab(id));
         }
-        let prices: Vec<Price> = candidates.iter().map(|it| it.price).collect();
-        let Place::Offer(at) = candidates[draw_by_price(route, &prices)].place else {
+        let costs: Vec<u64> = candidates.iter().map(|it| it.cost).collect();
+        let Place::Offer(at) = candidates[draw_by_cost(route, &costs)].place else {
             unreachable!("there is no tab among them");
         };
         Some(RouteStep::Buy(Box::new(TabPurchase {
@@ -487,29 +512,32 @@ impl RouterCore {
 }
 
 /// Returns the providers that a bid at the price of an ask must exclude to buy from that ask: those
-/// that failed, and those of the asks that come before it in the book. There can be more of them
-/// than a bid can name.
+/// that failed, and those of the asks that come before it in the book and meet the bid's demand for
+/// tokens. There can be more of them than a bid can name.
 fn cheaper_providers(asks: &[Listing], at: usize, failed: &[AccountKey]) -> Vec<AccountKey> {
     let chosen = &asks[at];
     let mut excluded = failed.to_vec();
     for ask in asks {
         let is_before = (ask.price, ask.order) < (chosen.price, chosen.order);
         let is_other = ask.class == chosen.class && ask.provider != chosen.provider;
-        if is_before && is_other && !excluded.contains(&ask.provider) {
+        let sold = ask.resources.tokens.zip(chosen.resources.tokens);
+        let is_wanted = ask.resources.model == chosen.resources.model
+            && sold.is_none_or(|(sold, most)| sold.is_within(most));
+        if is_before && is_other && is_wanted && !excluded.contains(&ask.provider) {
             excluded.push(ask.provider);
         }
     }
     excluded
 }
 
-/// Draws one of these prices, each with a weight of 1 by its square.
-fn draw_by_price(route: &mut Route, prices: &[Price]) -> usize {
-    let least = prices.iter().map(|price| price.0.max(1)).min().unwrap_or(1);
-    let weight = |price: &Price| {
-        let share = u128::from(least) * WEIGHT_SCALE / u128::from(price.0.max(1));
+/// Draws one of these costs, each with a weight of 1 by its square.
+fn draw_by_cost(route: &mut Route, costs: &[u64]) -> usize {
+    let least = costs.iter().map(|cost| (*cost).max(1)).min().unwrap_or(1);
+    let weight = |cost: &u64| {
+        let share = u128::from(least) * WEIGHT_SCALE / u128::from((*cost).max(1));
         u64::try_from((share * share).max(1)).expect("it is at most 2^32")
     };
-    let weights: Vec<u64> = prices.iter().map(weight).collect();
+    let weights: Vec<u64> = costs.iter().map(weight).collect();
     let mut drawn = route.draw(weights.iter().sum::<u64>().max(1));
     for (at, weight) in weights.iter().enumerate() {
         if drawn < *weight {

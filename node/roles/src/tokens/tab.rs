@@ -22,8 +22,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use souk_market::{
-    AccountKey, Command, Credits, DeviceMicros, JobId, LeaseId, Listing, MarketId, Millis, Note,
-    Receipt, Units,
+    AccountKey, Command, Credits, JobId, LeaseId, Listing, MarketId, Millis, Note, Receipt,
+    TokenTerms, Units,
 };
 use souk_memory::ContentId;
 
@@ -34,6 +34,7 @@ use crate::lease::{
     BuyerMessage, Failure, Input, Output, Part, ProviderMessage, Request, Source, Start,
     TAB_ANSWER, TAB_REQUEST, truncate_text,
 };
+use crate::tokens::counting::TokenCount;
 
 use buying::LOOK_PERIOD;
 
@@ -46,9 +47,11 @@ const TEXT_WAIT_MAX: Micros = Micros::from_seconds(75);
 /// How long text that has begun can pause: the provider gives its engine up before.
 const TEXT_PAUSE_MAX: Micros = Micros::from_seconds(25);
 
-/// How long a tab stays open without a request: an open tab costs a tenth of its price for each
-/// second, and a new one takes a purchase.
+/// How long a tab stays open without a request, because a new one takes a purchase. Where the
+/// market's reserve applies, each idle second costs a tenth of the price. A floor costs nothing as
+/// long as the tokens of the tab exceed it.
 pub const IDLE_MAX: Micros = Micros::from_seconds(2);
+const IDLE_WITH_FLOOR_MAX: Micros = Micros::from_seconds(10);
 
 /// The longest silence of the provider, whose heartbeat comes every two seconds; the first message
 /// can take longer.
@@ -151,9 +154,9 @@ pub struct TabCore {
     next: u32,
     /// The answers that came, by request.
     answers: BTreeMap<u32, ContentId>,
-    counted: DeviceMicros,
-    /// The device time of an unfinished answer whose text came and will not be counted otherwise.
-    streamed: DeviceMicros,
+    counted: TokenCount,
+    /// The tokens of an unfinished answer whose text came and will not be counted otherwise.
+    streamed: TokenCount,
     /// Since when the tab has no request, and for how long it had none before.
     idle_since: Option<Micros>,
     idle: Micros,
@@ -188,8 +191,8 @@ impl TabCore {
             }),
             next: 1,
             answers: BTreeMap::new(),
-            counted: DeviceMicros(0),
-            streamed: DeviceMicros(0),
+            counted: TokenCount::default(),
+            streamed: TokenCount::default(),
             idle_since: None,
             idle: Micros(0),
             is_closing: false,
@@ -281,6 +284,20 @@ impl TabCore {
         self.timers.set_timer(timer, self.now.tick.plus(after));
     }
 
+    /// Returns the terms of tokens of the lease.
+    fn token_terms(&self) -> TokenTerms {
+        let terms = self.terms.as_ref().and_then(|terms| terms.tokens);
+        terms.unwrap_or(TokenTerms::USUAL)
+    }
+
+    /// Returns how long the tab stays open without a request.
+    fn idle_max(&self) -> Micros {
+        match self.token_terms().floor_us {
+            0 => IDLE_MAX,
+            _ => IDLE_WITH_FLOOR_MAX,
+        }
+    }
+
     /// Returns whether the provider's messages still count.
     fn is_talking(&self) -> bool {
         (TabStage::Opened..=TabStage::Finishing).contains(&self.stage)
@@ -307,7 +324,7 @@ impl TabCore {
             (TabWait::Find, TabAnswer::NotFound(why)) => {
                 self.end_early(TabFailure::NotReached(truncate_text(why)));
             }
-            (TabWait::Count, TabAnswer::Counted(time)) => self.on_counted(time),
+            (TabWait::Count, TabAnswer::Counted(count)) => self.on_counted(count),
             (TabWait::Count, TabAnswer::NotCounted(why)) => {
                 self.end_early(TabFailure::BadAnswer(truncate_text(why)));
             }
@@ -373,7 +390,7 @@ impl TabCore {
         });
         self.timers.stop_timer(TabTimer::Idle);
         self.end_idle();
-        self.streamed = DeviceMicros(0);
+        self.streamed = TokenCount::default();
         self.wait_for_text();
         let request = Request::new(number, vec![(TAB_REQUEST.to_owned(), body)]);
         self.push_effect(TabAction::SendMessage(BuyerMessage::Next(request)));
@@ -428,7 +445,7 @@ impl TabCore {
     }
 
     /// Notes the text of the open answer so far, which is owed even if no more comes.
-    fn on_text(&mut self, streamed: DeviceMicros) {
+    fn on_text(&mut self, streamed: TokenCount) {
         let open = self.open.as_ref().filter(|open| open.answer.is_none());
         if open.is_some() && self.is_talking() {
             self.streamed = streamed;
@@ -459,15 +476,15 @@ impl TabCore {
         self.request_effect(TabAction::Count { request, answer }, TabWait::Count);
     }
 
-    fn on_counted(&mut self, time: DeviceMicros) {
+    fn on_counted(&mut self, count: TokenCount) {
         let Some(open) = &self.open else {
             return;
         };
         if open.answer.is_none() {
             return;
         }
-        self.counted = DeviceMicros(self.counted.0.saturating_add(time.0));
-        (self.open, self.streamed) = (None, DeviceMicros(0));
+        self.counted = self.counted.plus(count);
+        (self.open, self.streamed) = (None, TokenCount::default());
         self.timers.stop_timer(TabTimer::Text);
         self.idle_since = Some(self.now.tick);
         self.push_effect(TabAction::Deliver);
@@ -475,7 +492,7 @@ impl TabCore {
             // The receipt came while the last answer was counted.
             Some(receipt) => self.on_finished(*receipt),
             None => {
-                self.wake_in(TabTimer::Idle, IDLE_MAX);
+                self.wake_in(TabTimer::Idle, self.idle_max());
                 self.close_if_done();
             }
         }
@@ -521,7 +538,7 @@ impl TabCore {
             }
             TabTimer::Idle | TabTimer::Nears => self.close(),
             TabTimer::Text if self.open.is_some() && self.is_talking() => {
-                let patience = match self.streamed.0 {
+                let patience = match self.streamed.output {
                     0 => TEXT_WAIT_MAX,
                     _ => TEXT_PAUSE_MAX,
                 };

@@ -183,20 +183,26 @@ impl TextRequest {
         Ok(())
     }
 
-    /// Returns the tokens of the messages, each counted by itself.
+    /// Returns the tokens of the messages, each counted by itself, cached or not.
     #[must_use]
     pub fn input_tokens(&self) -> u64 {
         let messages = self.messages.iter();
         messages.map(|message| count_tokens(&message.content)).sum()
     }
 
-    /// Returns the most tokens that an answer is billed as.
+    /// Returns the most tokens that the request is billed as: none of its messages is cached.
     #[must_use]
     pub fn count_max(&self) -> TokenCount {
         TokenCount {
             input: self.input_tokens(),
-            output: u64::from(self.tokens_max) * BILLED_TOKENS_MAX,
+            cached: 0,
+            output: self.output_tokens_max(),
         }
+    }
+
+    /// Returns the most tokens that an answer is billed as.
+    fn output_tokens_max(&self) -> u64 {
+        u64::from(self.tokens_max) * BILLED_TOKENS_MAX
     }
 
     /// Returns the most bytes of the answer's text; a longer one is no answer.
@@ -263,13 +269,13 @@ impl AnswerText {
         self.reasoning.is_empty() && self.content.is_empty()
     }
 
-    /// Returns the tokens that this text, as an answer to `request`, is billed as.
+    /// Returns the tokens that this text, as an answer to `request`, is billed as. `prompt` has the
+    /// tokens of its messages.
     #[must_use]
-    pub fn count_for(&self, request: &TextRequest) -> TokenCount {
-        let most = request.count_max();
+    pub fn count_for(&self, request: &TextRequest, prompt: TokenCount) -> TokenCount {
         TokenCount {
-            input: most.input,
-            output: self.output_tokens().min(most.output),
+            output: self.output_tokens().min(request.output_tokens_max()),
+            ..prompt
         }
     }
 
@@ -281,13 +287,13 @@ impl AnswerText {
 }
 
 impl TextAnswer {
-    /// Returns the tokens that it is billed as. An answer without text costs nothing, unless the
-    /// buyer itself ended it.
+    /// Returns the tokens that it is billed as. `prompt` has the tokens of the request's messages.
+    /// An answer without text costs nothing, unless the buyer itself ended it.
     #[must_use]
-    pub fn count_for(&self, request: &TextRequest) -> TokenCount {
+    pub fn count_for(&self, request: &TextRequest, prompt: TokenCount) -> TokenCount {
         match self.text.is_empty() && self.finish != Finish::Cancelled {
             true => TokenCount::default(),
-            false => self.text.count_for(request),
+            false => self.text.count_for(request, prompt),
         }
     }
 
@@ -317,6 +323,7 @@ impl TextAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tokens::prompts::PromptHistory;
 
     fn request(content: &str) -> TextRequest {
         TextRequest {
@@ -373,12 +380,16 @@ mod tests {
             content,
             ..AnswerText::default()
         };
-        let empty = |finish| TextAnswer::without_text(finish, String::new()).count_for(&asked);
+        let prompt = PromptHistory::default().count_prompt(&asked);
+        let empty = |finish| {
+            let answer = TextAnswer::without_text(finish, String::new());
+            answer.count_for(&asked, prompt)
+        };
         assert_eq!(empty(Finish::Stop), TokenCount::default());
         assert_eq!(empty(Finish::Cancelled).input, 2);
         // The request allows 16 tokens.
         let padded = text("x".repeat(1_000));
-        assert_eq!(padded.count_for(&asked).output, 32);
+        assert_eq!(padded.count_for(&asked, prompt).output, 32);
         assert_eq!(asked.answer_bytes_max(), 1_024);
     }
 
@@ -396,13 +407,17 @@ mod tests {
         assert_eq!(rest.messages[1].content, "a market is");
         assert_eq!(TextRequest::read(&rest.to_bytes()), Some(rest.clone()));
         // Both bills together are at most twice the tokens of the request.
+        let none = TokenCount::default();
         let padded = text(&"x".repeat(10_000));
         assert_eq!(asked.to_rest(&padded), Ok(None));
         for length in 0..200 {
             let first = text(&"x".repeat(length));
             let rest = asked.to_rest(&first).unwrap();
-            let second = rest.map_or(0, |rest| padded.count_for(&rest).output);
-            assert!(first.count_for(&asked).output + second <= 32, "{length}");
+            let second = rest.map_or(0, |rest| padded.count_for(&rest, none).output);
+            assert!(
+                first.count_for(&asked, none).output + second <= 32,
+                "{length}"
+            );
         }
         // Thoughts alone cannot be continued, so the answer begins anew.
         let anew = asked.to_rest(&text(" \n")).unwrap().unwrap();
@@ -425,7 +440,7 @@ mod tests {
                 ..AnswerText::default()
             });
         }
-        let count = whole.count_for(&asked);
+        let count = whole.count_for(&asked, PromptHistory::default().count_prompt(&asked));
         assert_eq!((count.input, count.output), (2, 3));
         let answer = TextAnswer {
             text: whole,

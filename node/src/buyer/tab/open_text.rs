@@ -1,7 +1,7 @@
 //! The request of a tab that has no whole answer yet.
 
-use souk_market::Price;
-use souk_roles::tokens::counting::TokenCount;
+use souk_roles::tokens::counting::{TokenCount, TokenRates};
+use souk_roles::tokens::prompts::PromptHistory;
 use souk_roles::tokens::tab::TabFailure;
 use souk_roles::tokens::text::{AnswerText, TextAnswer};
 
@@ -12,6 +12,8 @@ use crate::buyer::text_keys::TextBill;
 pub(super) struct OpenText {
     pub asked: AskedText,
     pub number: u32,
+    /// The tokens of the request's messages.
+    pub prompt: TokenCount,
     /// The text that came in pieces, and the number of the next piece.
     pub streamed: AnswerText,
     pub next_piece: u32,
@@ -23,9 +25,10 @@ pub(super) struct OpenText {
 }
 
 impl OpenText {
-    /// Begins a request with its number in the tab.
-    pub fn new(asked: AskedText, number: u32) -> OpenText {
+    /// Begins a request with its number in the tab, after those in `earlier`.
+    pub fn new(asked: AskedText, number: u32, earlier: &PromptHistory) -> OpenText {
         OpenText {
+            prompt: earlier.count_prompt(&asked.request),
             asked,
             number,
             streamed: AnswerText::default(),
@@ -50,25 +53,30 @@ impl OpenText {
         })
     }
 
-    /// Ends the answer by a failure. The text that came may have to be paid.
-    pub fn fail(self, failure: TabFailure, price: Option<Price>) {
-        let count = match self.streamed.is_empty() {
-            true => TokenCount::default(),
-            false => self.streamed.count_for(&self.asked.request),
+    /// Returns the tokens of the text that came in pieces.
+    pub fn count_streamed(&self) -> TokenCount {
+        self.streamed.count_for(&self.asked.request, self.prompt)
+    }
+
+    /// Ends the answer by a failure. The text that came may have to be paid, at the rates of a
+    /// lease that was bought.
+    pub fn fail(self, failure: TabFailure, rates: Option<TokenRates>) {
+        let bill = match rates.filter(|_| !self.streamed.is_empty()) {
+            None => TextBill::default(),
+            Some(rates) => TextBill::at_rates(rates, self.count_streamed()),
         };
-        let price = price.unwrap_or(Price(0));
-        let _ = self.asked.bill.send(TextBill::at_price(price, count));
+        let _ = self.asked.bill.send(bill);
         let failed = TextEvent::Failed(failure);
         let _ = self.asked.events.try_send(failed);
     }
 
     /// Gives the reader the rest of the answer, and its end.
-    pub fn deliver(self, price: Price) {
+    pub fn deliver(self, rates: TokenRates) {
         let Some((answer, count)) = &self.answer else {
             return;
         };
         let rest = self.rest_of(&answer.text).unwrap_or_default();
-        let bill = TextBill::at_price(price, *count);
+        let bill = TextBill::at_rates(rates, *count);
         let done = TextEvent::Done(Box::new(FinishedText {
             answer: answer.clone(),
             count: *count,

@@ -4,13 +4,15 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-use souk_market::{AccountKey, Command, DeviceMicros, Lease};
+use souk_market::{AccountKey, Command, Lease};
 use souk_memory::ContentId;
 use souk_roles::access::{Readers, Scope};
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::job::facts::Terms;
 use souk_roles::lease::{BuyerMessage, ProviderMessage, Start, truncate_text};
 use souk_roles::tokens::card::TextCard;
+use souk_roles::tokens::counting::{TokenCount, TokenRates};
+use souk_roles::tokens::prompts::PromptHistory;
 use souk_roles::tokens::tab::{
     TabAction, TabAnswer, TabCore, TabEvent, TabFailure, TabOutcome, TabSpec,
 };
@@ -71,6 +73,8 @@ pub(super) struct TabShell {
     are_requests_over: bool,
     busy: Arc<BusyFlag>,
     open: Option<OpenText>,
+    /// The billed requests, by which cached messages are counted.
+    prompts: PromptHistory,
     next_request: u32,
     terms: Option<Terms>,
     /// The provider, once the lease is bought.
@@ -115,7 +119,8 @@ impl TabShell {
             requests,
             are_requests_over: false,
             busy,
-            open: Some(OpenText::new(first, 0)),
+            open: Some(OpenText::new(first, 0, &PromptHistory::default())),
+            prompts: PromptHistory::default(),
             next_request: 1,
             terms: None,
             provider,
@@ -164,7 +169,7 @@ impl TabShell {
         self.busy.set_free();
         // A request that came too late must not wait for an answer.
         while let Ok(late) = self.requests.try_recv() {
-            OpenText::new(late, 0).fail(TabFailure::Closing, None);
+            OpenText::new(late, 0, &self.prompts).fail(TabFailure::Closing, None);
         }
         self.say = None;
         let parting = async { while self.streams.join_next().await.is_some() {} };
@@ -218,7 +223,7 @@ impl TabShell {
             }
             TabInput::Asked(Some(asked)) => {
                 let body = store_request(&self.buyer, &asked);
-                self.open = Some(OpenText::new(asked, self.next_request));
+                self.open = Some(OpenText::new(asked, self.next_request, &self.prompts));
                 self.next_request += 1;
                 Some(TabEvent::NewRequest { body })
             }
@@ -309,7 +314,7 @@ impl TabShell {
             }
         }
         // A piece after a gap shows too that the provider is not silent.
-        let streamed = open.streamed.count_for(&open.asked.request).device_time();
+        let streamed = open.count_streamed();
         Some(TabEvent::TextArrived { streamed })
     }
 
@@ -334,7 +339,7 @@ impl TabShell {
         let answer = match (fetched, &mut self.open) {
             (Ok((mut answer, _)), Some(open)) => {
                 answer.message = truncate_text(answer.message);
-                let count = answer.count_for(&open.asked.request);
+                let count = answer.count_for(&open.asked.request, open.prompt);
                 let is_wanted = answer.finish != Finish::Cancelled || open.is_stopped;
                 let has_nothing = matches!(answer.finish, Finish::Refused | Finish::Busy);
                 let is_right = is_wanted
@@ -343,7 +348,10 @@ impl TabShell {
                     && answer.text.byte_length() <= open.asked.request.answer_bytes_max();
                 open.answer = Some((answer, count));
                 match is_right {
-                    true => TabAnswer::Counted(count.device_time()),
+                    true => {
+                        self.prompts.on_counted(&open.asked.request, count);
+                        TabAnswer::Counted(count)
+                    }
                     false => {
                         let why = "it is too long, was not stopped, is no refusal, or begins \
                                    otherwise than its pieces";
@@ -352,7 +360,7 @@ impl TabShell {
                 }
             }
             (Err(why), _) => TabAnswer::NotCounted(why),
-            (Ok(_), None) => TabAnswer::Counted(DeviceMicros(0)),
+            (Ok(_), None) => TabAnswer::Counted(TokenCount::default()),
         };
         TabEvent::EffectAnswered { ticket, answer }
     }
@@ -431,7 +439,7 @@ impl TabShell {
             TabAction::Deliver => self.deliver(),
             TabAction::Fail(failure) => {
                 if let Some(open) = self.open.take() {
-                    open.fail(failure, self.terms.as_ref().map(|terms| terms.price));
+                    open.fail(failure, self.terms.as_ref().map(rates_of));
                 }
             }
             TabAction::Sign(receipt) => {
@@ -466,7 +474,7 @@ impl TabShell {
                 // The next request goes to another engine, if there is one.
                 self.ready.push_back(TabEvent::Close);
             }
-            open.deliver(self.bought().price);
+            open.deliver(rates_of(self.bought()));
         }
     }
 
@@ -510,6 +518,11 @@ impl TabShell {
             self.ready.push_back(TabEvent::StreamClosed { why });
         }
     }
+}
+
+/// Returns what tokens cost in a lease.
+fn rates_of(terms: &Terms) -> TokenRates {
+    TokenRates::new(terms.price, terms.tokens)
 }
 
 /// Receives from a channel that is there; waits for ever for one that is not.

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use souk_market::{Credits, Price, ReceiptBody};
-use souk_roles::tokens::counting::TokenCount;
+use souk_market::Credits;
+use souk_roles::tokens::counting::{TokenCount, TokenRates};
 use souk_roles::tokens::keys::{KeyId, KeyRefusal, KeyedRequestId};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -184,20 +184,16 @@ impl Part {
 }
 
 impl TextBill {
-    /// Returns the bill for these tokens at a price of device time.
+    /// Returns the bill for these tokens at an offer.
     #[must_use]
-    pub fn at_price(price: Price, count: TokenCount) -> TextBill {
-        let cost = ReceiptBody::amount_due(price, count.device_time());
-        let cost = cost.unwrap_or(Credits(u64::MAX));
+    pub fn at_rates(rates: TokenRates, count: TokenCount) -> TextBill {
+        let cost = rates.cost_of(count);
         TextBill { count, cost }
     }
 
     fn plus(self, other: TextBill) -> TextBill {
         TextBill {
-            count: TokenCount {
-                input: self.count.input.saturating_add(other.count.input),
-                output: self.count.output.saturating_add(other.count.output),
-            },
+            count: self.count.plus(other.count),
             cost: Credits(self.cost.0.saturating_add(other.cost.0)),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use souk_market::{Credits, Price};
+use souk_market::Credits;
 use souk_roles::tokens::counting::TokenCount;
 use souk_roles::tokens::text::{Message, Role};
 
@@ -43,6 +43,7 @@ fn bill(cost: u64) -> TextBill {
     TextBill {
         count: TokenCount {
             input: 4,
+            cached: 0,
             output: cost,
         },
         cost: Credits(cost),
@@ -153,9 +154,6 @@ async fn a_request_pays_for_all_its_parts_and_the_unused_rest_is_free_again() {
     drop(billed);
     keys.close().await;
     assert_eq!(spent(folder.path()), (Credits(95), Credits(0)));
-    let price = request().count_max().affordable_price(Credits(30));
-    assert!(TextBill::at_price(price, request().count_max()).cost <= Credits(30));
-    assert!(price > Price(0));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use souk_market::{AccountKey, Credits, ReceiptBody};
+use souk_market::{AccountKey, Credits};
 use souk_roles::clock::Micros;
 use souk_roles::tokens::counting::TokenCount;
 use souk_roles::tokens::router::Route;
@@ -208,15 +208,19 @@ impl AnswerEvents {
             core.on_answered(now, *provider, done.count.output, took);
         }
         self.earlier.add(delivered);
-        self.end_with(done.answer.finish, message(), done.count.input);
+        self.end_with(done.answer.finish, message(), done.count);
         Ok(())
     }
 
-    fn end_with(&mut self, finish: Finish, message: String, input: u64) {
+    fn end_with(&mut self, finish: Finish, message: String, last: TokenCount) {
         // The input of the other providers is in the cost alone.
-        let input = match self.text.is_empty() {
-            true => input,
-            false => self.request.input_tokens(),
+        let (input, cached) = match self.text.is_empty() {
+            true => (last.input, last.cached),
+            false => {
+                let all = self.request.input_tokens();
+                let cached = last.cached.min(all);
+                (all.saturating_sub(cached), cached)
+            }
         };
         let done = FinishedText {
             answer: TextAnswer {
@@ -226,6 +230,7 @@ impl AnswerEvents {
             },
             count: TokenCount {
                 input,
+                cached,
                 output: self.earlier.output,
             },
             cost: self.earlier.cost,
@@ -252,7 +257,7 @@ impl AnswerEvents {
                 Ok(Some(rest)) => rest,
                 Ok(None) => {
                     // The text has as many tokens as the answer may have.
-                    self.end_with(Finish::Length, String::new(), 0);
+                    self.end_with(Finish::Length, String::new(), TokenCount::default());
                     return Ok(());
                 }
                 Err(_) => return Err(self.to_error(AnswerFault::Long, None)),
@@ -292,11 +297,12 @@ impl AnswerEvents {
         if self.own.is_empty() {
             return PaidPart::default();
         }
-        let count = self.own.count_for(&self.open.request);
-        let cost = ReceiptBody::amount_due(self.open.price, count.device_time());
+        // Perhaps some messages are cached, which only the tab knows.
+        let most = self.open.request.count_max();
+        let count = self.own.count_for(&self.open.request, most);
         PaidPart {
             output: count.output,
-            cost: cost.unwrap_or(Credits(0)),
+            cost: self.open.rates.cost_of(count),
         }
     }
 

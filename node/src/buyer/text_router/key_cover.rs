@@ -1,6 +1,7 @@
 //! Covers the price of a request by its key before an offer gets the request.
 
-use souk_market::Price;
+use souk_market::Credits;
+use souk_roles::tokens::counting::TokenRates;
 use souk_roles::tokens::router::Route;
 use souk_roles::tokens::text::TextRequest;
 use tokio::sync::mpsc;
@@ -23,23 +24,23 @@ pub(super) struct WantedPart<'a> {
 /// How much of a request its key covers.
 pub(super) struct KeyCover<'a> {
     pub wanted: WantedPart<'a>,
-    /// The highest price at which it can be sent; none if nothing is covered yet.
-    covered: Option<Price>,
+    /// The most that it can cost; none if nothing is covered yet.
+    covered: Option<Credits>,
     /// Why a dearer offer was left out.
     refused: Option<CoverError>,
     limits: u32,
 }
 
 impl WantedPart<'_> {
-    /// Returns the most that the request can cost at a price.
-    fn worst_bill(&self, price: Price) -> TextBill {
-        TextBill::at_price(price, self.request.count_max())
+    /// Returns the most that the request can cost at an offer.
+    fn worst_bill(&self, rates: TokenRates) -> TextBill {
+        TextBill::at_rates(rates, self.request.count_max())
     }
 
     /// Notes that a tab has taken the request, and returns the events of its answer.
-    pub fn note_sent(&self, price: Price, asked: AskedAnswer) -> mpsc::Receiver<TextEvent> {
+    pub fn note_sent(&self, rates: TokenRates, asked: AskedAnswer) -> mpsc::Receiver<TextEvent> {
         if let Some(key) = self.key {
-            key.on_sent(self.worst_bill(price), asked.bill);
+            key.on_sent(self.worst_bill(rates), asked.bill);
         }
         asked.events
     }
@@ -56,24 +57,30 @@ impl<'a> KeyCover<'a> {
         }
     }
 
-    /// Returns whether the request can be sent at a price.
-    pub fn covers(&self, price: Price) -> bool {
-        let is_covered = self.covered.is_some_and(|covered| price <= covered);
+    /// Returns whether the request can be sent to an offer.
+    pub fn covers(&self, rates: TokenRates) -> bool {
+        let worst = self.wanted.worst_bill(rates).cost;
+        let is_covered = self.covered.is_some_and(|covered| worst <= covered);
         self.wanted.key.is_none() || is_covered
     }
 
-    /// Reserves the most that the request can cost at a price. If the key has less left, this
+    /// Reserves the most that the request can cost at an offer. If the key has less left, this
     /// limits the route to the offers that it can pay.
     ///
     /// # Errors
     /// When the key does not allow the request at all.
-    pub async fn extend(&mut self, route: &mut Route, price: Price) -> Result<(), TextRouterError> {
+    pub async fn extend(
+        &mut self,
+        route: &mut Route,
+        rates: TokenRates,
+    ) -> Result<(), TextRouterError> {
         let Some(key) = self.wanted.key else {
             return Ok(());
         };
-        let refused = match key.cover(self.wanted.worst_bill(price).cost).await {
+        let worst = self.wanted.worst_bill(rates).cost;
+        let refused = match key.cover(worst).await {
             Ok(()) => {
-                self.covered = Some(price);
+                self.covered = Some(worst);
                 // What is missing now is not for want of credits.
                 self.refused = None;
                 return Ok(());
@@ -83,7 +90,7 @@ impl<'a> KeyCover<'a> {
         self.limits += 1;
         match refused {
             CoverError::Refused { left, .. } if self.limits <= LIMITS_MAX => {
-                route.limit_price(self.wanted.request.count_max().affordable_price(left));
+                route.limit_cost(self.wanted.request.count_max(), left);
                 self.refused = Some(refused);
                 Ok(())
             }

@@ -463,6 +463,7 @@ async fn run(
         outputs,
         bytes,
         busy: ran.busy,
+        tokens: None,
         report: ran.report,
         timeline: ran.timeline,
     })

@@ -10,6 +10,7 @@ use souk_memory::{ContentId, Tensor};
 use souk_network::content::transfers::FetchedContent;
 use souk_roles::lease::{Failure, Part, TELLING_RUN};
 use souk_roles::provider::{Arrival, Content, RunResult};
+use souk_roles::tokens::counting::TokenCount;
 use souk_sandbox::device::graph_work::GraphWork;
 use souk_sandbox::executor::LeaseExecutor;
 use souk_scheduler::execution::report::Report;
@@ -79,6 +80,8 @@ pub(super) struct FinishedRun {
     pub(super) outputs: Vec<(String, ContentId)>,
     pub(super) bytes: u64,
     pub(super) busy: Duration,
+    /// The tokens of a request of a tab.
+    pub(super) tokens: Option<TokenCount>,
     pub(super) report: Report,
     pub(super) timeline: Timeline,
 }
@@ -220,6 +223,7 @@ impl Shell {
             bytes: ran.bytes,
             busy: Micros::from(ran.busy),
             promised: believed.map(Micros::from),
+            tokens: ran.tokens,
         })
     }
 

@@ -1,13 +1,17 @@
 //! Carries out the effects of tabs: leases of an endpoint, whose runs are requests that an
 //! inference engine answers.
 
+use std::sync::{Mutex, PoisonError};
+
 use bytes::Bytes;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_market::AccountKey;
+use souk_market::{AccountKey, TokenTerms};
 use souk_memory::{ContentId, Tensor};
 use souk_roles::lease::{Failure, Part, TAB_ANSWER, TAB_REQUEST};
-use souk_roles::tokens::text::TextRequest;
+use souk_roles::tokens::counting::TokenCount;
+use souk_roles::tokens::prompts::PromptHistory;
+use souk_roles::tokens::text::{TextAnswer, TextRequest};
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 use tokio::time::timeout;
@@ -60,11 +64,16 @@ impl Shell {
                 inputs,
                 bytes_max,
                 deadline,
+                tokens,
                 ..
             } => {
                 let label = self.provider.label.clone();
                 let running = self.leases.get_mut(&lease).expect("it was learned");
                 running.on_run_begin(&label, request);
+                let tariff = Tariff {
+                    terms: tokens.unwrap_or(TokenTerms::USUAL),
+                    prompts: running.prompts.clone(),
+                };
                 let sink = self.provider.pieces.open_sink(lease, request);
                 let left = self.clock.until_log(deadline);
                 let (provider, endpoint) = (self.provider.clone(), endpoint.clone());
@@ -72,9 +81,9 @@ impl Shell {
                     let request = provider.read_request(inputs).await;
                     let ran = match request {
                         Ok(asked) => {
-                            let answering =
-                                answer(&provider, &endpoint, &asked, left, &sink, *work, bytes_max);
-                            answering.await
+                            let answer = tariff.answer(&endpoint, &asked, left, &sink);
+                            let (answer, count) = answer.await;
+                            tariff.finish_run(&provider, &answer, count, *work, bytes_max)
                         }
                         Err(failure) => Err(failure),
                     };
@@ -90,33 +99,55 @@ impl Shell {
     }
 }
 
-/// Answers one request, and bills its tokens.
-async fn answer(
-    provider: &Provider,
-    endpoint: &Endpoint,
-    asked: &TextRequest,
-    left: Duration,
-    sink: &PieceSink,
-    work: Part,
-    bytes_max: u64,
-) -> Result<FinishedRun, Failure> {
-    let answer = endpoint.answer_request(asked, left, sink).await;
-    let usage = answer.count_for(asked).device_time();
-    let bytes = answer.to_bytes();
-    let tensor = Tensor::from_vec(vec![bytes.len()], bytes);
-    let tensor = tensor.map_err(|error| Failure::Run(error.to_string()))?;
-    let made = BTreeMap::from([(TAB_ANSWER.to_owned(), tensor)]);
-    let (outputs, bytes) = store_outputs(provider, &work, true, made, bytes_max)?;
-    Ok(FinishedRun {
-        work: Box::new(work),
-        promised: None,
-        takes: None,
-        outputs,
-        bytes,
-        busy: Duration::from_micros(usage.0),
-        report: Report::default(),
-        timeline: Timeline::default(),
-    })
+/// How a tab's requests are counted and billed.
+struct Tariff {
+    terms: TokenTerms,
+    prompts: Arc<Mutex<PromptHistory>>,
+}
+
+impl Tariff {
+    /// Answers one request, and counts its tokens. A tab answers one after the other.
+    async fn answer(
+        &self,
+        endpoint: &Endpoint,
+        asked: &TextRequest,
+        left: Duration,
+        sink: &PieceSink,
+    ) -> (TextAnswer, TokenCount) {
+        let lock = || self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
+        let prompt = lock().count_prompt(asked);
+        let answer = endpoint.answer_request(asked, prompt, left, sink).await;
+        let count = answer.count_for(asked, prompt);
+        lock().on_counted(asked, count);
+        (answer, count)
+    }
+
+    /// Stores an answer as the output of its run, which took the device time of its tokens.
+    fn finish_run(
+        &self,
+        provider: &Provider,
+        answer: &TextAnswer,
+        count: TokenCount,
+        work: Part,
+        bytes_max: u64,
+    ) -> Result<FinishedRun, Failure> {
+        let bytes = answer.to_bytes();
+        let tensor = Tensor::from_vec(vec![bytes.len()], bytes);
+        let tensor = tensor.map_err(|error| Failure::Run(error.to_string()))?;
+        let made = BTreeMap::from([(TAB_ANSWER.to_owned(), tensor)]);
+        let (outputs, bytes) = store_outputs(provider, &work, true, made, bytes_max)?;
+        Ok(FinishedRun {
+            work: Box::new(work),
+            promised: None,
+            takes: None,
+            outputs,
+            bytes,
+            busy: Duration::from_micros(count.device_time(self.terms).0),
+            tokens: Some(count),
+            report: Report::default(),
+            timeline: Timeline::default(),
+        })
+    }
 }
 
 impl Provider {

@@ -31,6 +31,7 @@ fn receipt(lease: u64) -> Receipt {
         declared_mega_ops: 7,
         delivered_mega_ops: 7,
         usage,
+        metered: None,
         idle: DeviceMicros(0),
         idle_part: Permille(0),
         price: Price(2_000),

@@ -6,7 +6,7 @@
 
 use souk_market::{
     AccountKey, Class, ContentId, Credits, DeviceMicros, Dtype, JobId, LeaseId, MarketId, Millis,
-    Name, Permille, Price, ReceiptBody,
+    Name, Permille, Price, ReceiptBody, TokenTerms, TokenUsage,
 };
 
 /// A receipt with one false field.
@@ -38,6 +38,14 @@ pub fn make_false_receipts(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<
         emulated: !honest.class.emulated,
         ..honest.class
     };
+    // A device counts no tokens.
+    let invented = TokenUsage {
+        terms: TokenTerms::USUAL,
+        input: 1 << 40,
+        cached: 0,
+        output: 0,
+        held: possible,
+    };
     let idle = DeviceMicros(possible.0.saturating_sub(honest.usage.0));
     let mut receipts = false_receipts! { honest;
         market => MarketId([9; 32]);
@@ -55,6 +63,7 @@ pub fn make_false_receipts(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<
         declared_mega_ops => honest.declared_mega_ops / 2;
         delivered_mega_ops => honest.delivered_mega_ops * 2 + 1;
         usage => possible;
+        metered => Some(invented);
         idle => idle;
         idle_part => Permille(1_000);
         price => Price(honest.price.0 * 2);

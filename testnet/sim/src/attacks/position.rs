@@ -187,6 +187,7 @@ impl Position {
             declared_mega_ops: 1_000,
             delivered_mega_ops: 1_000,
             usage,
+            metered: None,
             idle: DeviceMicros(0),
             idle_part: lease.idle,
             price: lease.price,

@@ -1413,6 +1413,7 @@ impl World {
             declared_mega_ops: 1,
             delivered_mega_ops: 0,
             usage,
+            metered: None,
             idle: DeviceMicros(0),
             idle_part: found.idle,
             price: found.price,

@@ -231,6 +231,7 @@ impl LeaseCore {
             inputs,
             bytes_max: self.may_make(shared),
             price: self.lease.price,
+            tokens: self.lease.tokens,
             deadline: self.run_deadline(),
         };
         shared.send_message(self.stream, message);

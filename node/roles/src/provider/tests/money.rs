@@ -137,6 +137,7 @@ fn what_is_more_than_one_note_may_say_is_noted_one_by_one() {
         bytes: 10,
         busy: Micros::from_seconds(790),
         promised: None,
+        tokens: None,
     };
     world.answer_with(is_run, Answer::Ran(Ok(made)));
     world.settle();

@@ -1,6 +1,6 @@
 //! What becomes of a lease, step by step.
 
-use souk_market::{Lease, Term};
+use souk_market::{Lease, Term, TokenTerms};
 use souk_memory::ContentId;
 
 use super::world::*;
@@ -559,7 +559,7 @@ fn two_cores_with_the_same_past_do_the_same() {
 #[test]
 fn a_provider_of_a_model_takes_tabs_of_it_alone() {
     let card = crate::tokens::card::TextCard::new("qwen/qwen3-8b").unwrap();
-    let mut world = World::selling_model(&card);
+    let mut world = World::selling_model(&card, TokenTerms::USUAL);
     let lease = world.buy(Term::Firm, 60_000);
     // Work of a device, an output of another name, and many at once in one slot.
     let tab = tab_start(&lease, card.id());

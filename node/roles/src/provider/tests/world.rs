@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use souk_market::{
     Acceptance, AccountKey, Batch, Bid, Command, Credits, Dtype, Exchange, Genesis, JobId,
     KindCode, Lease, LeaseId, Limit, Millis, Nonce, Outcome, Price, Receipt, Resources, SigningKey,
-    Term, Throughput, TimeInForce, Units, Wants,
+    Term, Throughput, TimeInForce, TokenTerms, Units, Wants,
 };
 use souk_memory::ContentId;
 
@@ -21,6 +21,7 @@ use crate::provider::{
     RunResult, StreamId, Terms,
 };
 use crate::tokens::card::TextCard;
+use crate::tokens::counting::TokenCount;
 
 pub const PRICE: Price = Price(1_000_000);
 
@@ -111,8 +112,8 @@ impl World {
     }
 
     /// A provider of a model, whose ask is in the book.
-    pub fn selling_model(card: &TextCard) -> World {
-        let mut world = World::empty_with(card.to_resources());
+    pub fn selling_model(card: &TextCard, terms: TokenTerms) -> World {
+        let mut world = World::empty_with(card.to_resources(terms));
         world.settle();
         world
     }
@@ -616,6 +617,13 @@ fn is_began(fact: &Fact, of: LeaseId) -> bool {
     matches!(fact, Fact::Began { lease, .. } if *lease == of)
 }
 
+/// The tokens of a request of a tab: 30 ms, as a run takes.
+pub const RUN_TOKENS: TokenCount = TokenCount {
+    input: 40,
+    cached: 0,
+    output: 20,
+};
+
 pub fn ran(part: &Part, request: u32) -> RunResult {
     let output = |output: &Output| {
         let name = &output.name;
@@ -626,6 +634,7 @@ pub fn ran(part: &Part, request: u32) -> RunResult {
         bytes: 10,
         busy: Micros::from_millis(30),
         promised: Some(Micros::from_millis(30)),
+        tokens: Some(RUN_TOKENS),
     }
 }
 

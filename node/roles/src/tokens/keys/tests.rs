@@ -135,6 +135,7 @@ fn a_rate_counts_requests_and_tokens_and_gives_unused_ones_back() {
         Credits(0),
         TokenCount {
             input: 4,
+            cached: 0,
             output: 6,
         },
     );
@@ -161,7 +162,8 @@ fn tokens_beyond_those_of_the_admission_are_taken_from_the_next_minute() {
     let (mut book, key) = book_of(limited);
     let request = book.admit(DAY, key, 90).unwrap();
     let used = TokenCount {
-        input: 40,
+        input: 30,
+        cached: 10,
         output: 100,
     };
     book.charge(request, Credits(0), used);

@@ -1,12 +1,15 @@
 //! The rules that a request gives for its routing, in the terms of OpenRouter's `provider` object.
 
-use souk_market::{AccountKey, Listing, Name, Permille, Price};
+use souk_market::{AccountKey, Listing, Name, Permille};
 
-use crate::tokens::counting::TokenPrice;
+use crate::tokens::counting::{TokenPrice, TokenRates};
 
 /// The most that an idle second of a tab can cost, in thousandths of a second's price: an ask that
 /// wants more than the usual reserve is not bought.
 const IDLE_MAX: Permille = Permille(100);
+
+/// The same for an ask with a floor, in microseconds of device time a second.
+pub const FLOOR_US_MAX: u32 = 100_000;
 
 /// The order in which offers are tried, in place of a draw by price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +48,8 @@ pub struct OfferTerms {
     pub provider: AccountKey,
     /// Its name.
     pub name: Name,
-    /// Its price.
-    pub price: Price,
+    /// What its tokens cost.
+    pub rates: TokenRates,
     /// The price of an idle second, in thousandths of the price.
     pub idle: Permille,
 }
@@ -89,7 +92,7 @@ impl From<&Listing> for OfferTerms {
         OfferTerms {
             provider: listing.provider,
             name: listing.name.clone(),
-            price: listing.price,
+            rates: TokenRates::from(listing),
             idle: listing.idle,
         }
     }
@@ -100,6 +103,14 @@ impl OfferTerms {
     #[must_use]
     pub fn is_named_by(&self, word: &str) -> bool {
         self.name.as_str().eq_ignore_ascii_case(word) || self.provider.to_string() == word
+    }
+
+    /// Returns whether a tab costs too much while it is idle.
+    fn is_dear_idle(&self) -> bool {
+        match self.rates.terms.floor_us {
+            0 => self.idle > IDLE_MAX,
+            floor => floor > FLOOR_US_MAX,
+        }
     }
 
     fn is_among(&self, words: &[String]) -> bool {
@@ -134,7 +145,7 @@ impl RoutingRules {
     /// Returns why an offer does not suit; none if it does.
     #[must_use]
     pub fn find_misfit(&self, offer: &OfferTerms) -> Option<Misfit> {
-        let price = TokenPrice::from(offer.price);
+        let price = TokenPrice::from(offer.rates);
         let is_over = |price: u64, max: Option<u64>| max.is_some_and(|max| price > max);
         if offer.is_among(&self.ignore) {
             return Some(Misfit::Ignored);
@@ -150,7 +161,7 @@ impl RoutingRules {
         {
             return Some(Misfit::Price);
         }
-        (offer.idle > IDLE_MAX).then_some(Misfit::Idle)
+        offer.is_dear_idle().then_some(Misfit::Idle)
     }
 }
 

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use souk_market::{
-    BuyerFilter, Class, Credits, DeviceId, Millis, OrderId, Permille, Resources, Units,
+    BuyerFilter, Class, Credits, DeviceId, Millis, OrderId, Permille, Price, Resources, TokenTerms,
+    Units,
 };
 
 use super::*;
 use crate::session::tests::model::Dice;
 use crate::tokens::card::TextCard;
-use crate::tokens::text::Role;
+use crate::tokens::text::{Message, Role};
 
 const MODEL: &str = "qwen/qwen3-8b";
 const NOW: Micros = Micros::from_seconds(1_000);
@@ -20,7 +21,9 @@ fn account(number: u8) -> AccountKey {
 
 /// The ask of a provider, at a price. Its name is `p` and the provider's number.
 fn ask(number: u8, price: u64) -> Listing {
-    let resources: Resources = TextCard::new(MODEL).unwrap().to_resources();
+    let resources: Resources = TextCard::new(MODEL)
+        .unwrap()
+        .to_resources(TokenTerms::USUAL);
     Listing {
         order: OrderId(u64::from(number)),
         provider: account(number),
@@ -49,8 +52,16 @@ fn message(content: &str) -> Message {
     }
 }
 
+fn request(messages: &[Message]) -> TextRequest {
+    TextRequest {
+        messages: messages.to_vec(),
+        tokens_max: 100,
+        ..TextRequest::default()
+    }
+}
+
 fn route(rules: RoutingRules, seed: u64) -> Route {
-    Route::new(MODEL, &[message("what is a market")], rules, seed)
+    Route::new(MODEL, &request(&[message("what is a market")]), rules, seed)
 }
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -91,6 +102,73 @@ fn offers_are_drawn_by_one_over_the_square_of_their_price() {
 }
 
 #[test]
+fn an_offer_is_weighed_by_what_the_request_costs_there() {
+    // Both cost the same by the output token; the second one's input is dear.
+    let mut asks = [ask(1, 100), ask(2, 100)];
+    asks[1].resources.tokens = Some(TokenTerms {
+        input_us: 100_000,
+        ..TokenTerms::USUAL
+    });
+    let long = request(&[message(&"x".repeat(4_000))]);
+    let mut drawn = [0_u32; 2];
+    for seed in 0..2_000 {
+        let mut route = Route::new(MODEL, &long, RoutingRules::default(), seed);
+        let step = plan(&mut RouterCore::default(), &mut route, &asks);
+        drawn[usize::from(bought(step).0[0]) - 1] += 1;
+    }
+    assert!(drawn[1] < 10, "{drawn:?}");
+    // A limit on the price of prompts holds for the stated one.
+    let capped = RoutingRules {
+        input_price_max: Some(100 * 250),
+        ..RoutingRules::default()
+    };
+    for seed in 0..50 {
+        let mut route = route(capped.clone(), seed);
+        let step = plan(&mut RouterCore::default(), &mut route, &asks);
+        assert_eq!(bought(step), account(1));
+    }
+    // So does what a key has left, whatever the offer's prices are made of.
+    let mut route = Route::new(MODEL, &long, RoutingRules::default(), 0);
+    let most = long.count_max();
+    let cheap = TokenRates::from(&asks[0]).cost_of(most);
+    route.limit_cost(most, cheap);
+    assert!(route.is_too_dear((&asks[1]).into()) && !route.is_too_dear((&asks[0]).into()));
+    route.limit_cost(most, Credits(cheap.0 - 1));
+    assert!(route.is_too_dear((&asks[0]).into()));
+}
+
+#[test]
+fn an_ask_whose_tokens_are_dearer_need_not_be_excluded_and_a_dear_floor_does_not_suit() {
+    let mut asks = [ask(1, 100), ask(2, 200)];
+    asks[0].resources.tokens = Some(TokenTerms {
+        input_us: 900_000,
+        ..TokenTerms::USUAL
+    });
+    let only = RoutingRules {
+        only: words(&["p2"]),
+        ..RoutingRules::default()
+    };
+    let step = plan(&mut RouterCore::default(), &mut route(only, 0), &asks);
+    let RouteStep::Buy(purchase) = step else {
+        panic!("{step:?}");
+    };
+    // The bid's own demand keeps it away.
+    assert_eq!(purchase.excluded, []);
+    let floor = |floor_us| {
+        let mut offer = ask(1, 100);
+        offer.idle = Permille(1_000);
+        offer.resources.tokens = Some(TokenTerms {
+            floor_us,
+            ..TokenTerms::USUAL
+        });
+        RoutingRules::default().find_misfit(&OfferTerms::from(&offer))
+    };
+    assert_eq!(floor(FLOOR_US_MAX), None);
+    assert_eq!(floor(FLOOR_US_MAX + 1), Some(Misfit::Idle));
+    assert_eq!(floor(0), Some(Misfit::Idle), "the reserve applies");
+}
+
+#[test]
 fn a_bid_excludes_the_cheaper_ones_so_that_the_drawn_one_sells() {
     let asks: Vec<Listing> = (1..=20).map(|it| ask(it, 100 + u64::from(it))).collect();
     let only = |name: &str| RoutingRules {
@@ -121,7 +199,7 @@ fn a_bid_excludes_the_cheaper_ones_so_that_the_drawn_one_sells() {
 fn the_tab_that_read_most_of_the_conversation_comes_first() {
     let mut core = RouterCore::default();
     let opening = |core: &mut RouterCore, messages: &[Message], number| {
-        let route = Route::new(MODEL, messages, RoutingRules::default(), 0);
+        let route = Route::new(MODEL, &request(messages), RoutingRules::default(), 0);
         core.on_tab_opened(&route, &ask(number, 100))
     };
     let (system, question) = (message("be short"), message("what is a market"));
@@ -130,7 +208,7 @@ fn the_tab_that_read_most_of_the_conversation_comes_first() {
     let near = opening(&mut core, std::slice::from_ref(&system), 3);
     let all = FreeTabs::from([(other, account(1)), (same, account(2)), (near, account(3))]);
     let asked = [system, question, message("and a bid")];
-    let mut next = Route::new(MODEL, &asked, RoutingRules::default(), 0);
+    let mut next = Route::new(MODEL, &request(&asked), RoutingRules::default(), 0);
     let mut use_tab = |core: &mut RouterCore, free: &FreeTabs| {
         let step = core.plan_step(NOW, &mut next, free, None);
         match step {

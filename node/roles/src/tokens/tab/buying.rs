@@ -1,6 +1,6 @@
 //! Buys the lease of a tab, and finds it in the log if the market gave no answer.
 
-use souk_market::{Bid, Lease, Limit, Millis, Term, TimeInForce, Units, Wants};
+use souk_market::{Bid, Lease, Limit, Millis, Term, TimeInForce, Units, WantedTokens, Wants};
 
 use super::{TabAction, TabCore, TabFailure, TabStage, TabTimer, TabWait};
 use crate::clock::Micros;
@@ -20,6 +20,7 @@ impl TabCore {
             class: listing.class,
             wants: Wants {
                 excluded: self.spec.excluded.clone(),
+                tokens: self.wanted_tokens(),
                 ..Wants::default()
             },
             limit: Limit::Price(listing.price),
@@ -32,6 +33,15 @@ impl TabCore {
             tif: TimeInForce::Fok,
             job: self.spec.job,
         }
+    }
+
+    /// Returns the demand for tokens of the same model as the chosen ask's, and no dearer ones.
+    fn wanted_tokens(&self) -> Option<WantedTokens> {
+        let resources = &self.spec.listing.resources;
+        Some(WantedTokens {
+            model: resources.model.clone(),
+            most: resources.tokens?,
+        })
     }
 
     pub(super) fn on_bought(&mut self, terms: Terms) {

@@ -142,8 +142,14 @@ impl TabCore {
 
     /// Returns whether an open note states more than the buyer counted.
     fn is_note_over(&self) -> bool {
-        let counted = self.counted.0.saturating_add(self.streamed.0);
-        self.note.is_some_and(|note| note.usage.0 > counted)
+        let owed = self.owed_time();
+        self.note.is_some_and(|note| note.usage > owed)
+    }
+
+    /// Returns the device time of all tokens that came.
+    fn owed_time(&self) -> DeviceMicros {
+        let came = self.counted.plus(self.streamed);
+        came.device_time(self.token_terms())
     }
 
     /// Answers a note before silence would accept it: disputes a usage beyond the buyer's count.
@@ -151,13 +157,13 @@ impl TabCore {
         let Some(note) = self.note else {
             return;
         };
-        let counted = self.counted.0.saturating_add(self.streamed.0);
-        if note.usage.0 <= counted || self.has_disputed {
+        let counted = self.owed_time();
+        if note.usage <= counted || self.has_disputed {
             return;
         }
         let objection = BillObjection::Usage {
             billed: note.usage,
-            counted: DeviceMicros(counted),
+            counted,
         };
         if self.stage != TabStage::Ending {
             return self.end_early(TabFailure::Bill(objection));
@@ -173,7 +179,7 @@ impl TabCore {
         let outcome = TabOutcome {
             receipt: self.receipt.take(),
             failure: self.failure.take(),
-            counted: self.counted,
+            counted: self.counted.device_time(self.token_terms()),
             cost,
         };
         self.push_effect(TabAction::Over(outcome));

@@ -11,6 +11,7 @@ use crate::clock::Micros;
 use crate::effect::Ticket;
 use crate::job::facts::Terms;
 use crate::lease::{BuyerMessage, Failure, ProviderMessage, Start};
+use crate::tokens::counting::TokenCount;
 
 /// Something that happens to a tab.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,8 +37,8 @@ pub enum TabEvent {
     },
     /// Text of the open answer arrived.
     TextArrived {
-        /// The device time of the open request, by the text that came so far.
-        streamed: DeviceMicros,
+        /// The tokens of the open request, by the text that came so far.
+        streamed: TokenCount,
     },
     /// A moment that the core asked for is here.
     TimerFired,
@@ -65,8 +66,8 @@ pub enum TabAnswer {
     Found,
     /// The provider cannot be reached.
     NotFound(String),
-    /// The answer to a request is here, and costs this much device time by the buyer's count.
-    Counted(DeviceMicros),
+    /// The answer to a request is here, with the tokens that the buyer counts.
+    Counted(TokenCount),
     /// The answer did not arrive, or is none.
     NotCounted(String),
     /// The receipt with the buyer's signature.
@@ -162,7 +163,7 @@ pub struct TabOutcome {
     pub receipt: Option<Box<Receipt>>,
     /// Why it ended early, if it did.
     pub failure: Option<TabFailure>,
-    /// The device time that the buyer counted.
+    /// The device time of the tokens that the buyer counted.
     pub counted: DeviceMicros,
     /// What the lease cost, if the log has closed it; the whole escrow while that is unknown.
     pub cost: Credits,

@@ -1,15 +1,20 @@
 //! Checks the receipt of a tab against the purchase and the buyer's own count.
 
 use serde::Serialize;
-use souk_market::{DeviceMicros, Receipt, ReceiptFault};
+use souk_market::{DeviceMicros, Millis, Receipt, ReceiptBody, ReceiptFault, TokenUsage};
 use souk_memory::ContentId;
 
 use super::TabCore;
 use crate::clock::Micros;
-use crate::lease::{USAGE_MIN, transcript};
+use crate::job::facts::Terms;
+use crate::lease::transcript;
+use crate::tokens::counting::TokenCount;
 
 /// The most by which the idle time of a receipt can exceed the buyer's own: messages take time.
 const IDLE_SLACK: Micros = Micros::from_seconds(1);
+
+/// The most by which the provider's view of the log's time can be ahead of the buyer's.
+const HELD_SLACK: Millis = Millis(2_000);
 
 /// Why the buyer does not sign a receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
@@ -20,6 +25,20 @@ pub enum BillObjection {
     /// It is for another purchase.
     #[error("it is not for this tab")]
     Terms,
+    /// It counts no tokens, or states other prices of them than the lease.
+    #[error("it states other prices of tokens than those of this tab")]
+    Rates,
+    /// It states more tokens than the buyer counted.
+    #[error(
+        "it counts {} tokens of messages and {} of answers, and the buyer {} and {}",
+        billed.prompt(), billed.output, counted.prompt(), counted.output
+    )]
+    Tokens {
+        /// The tokens in the receipt.
+        billed: TokenCount,
+        /// The tokens that the buyer counted.
+        counted: TokenCount,
+    },
     /// It bills more than the buyer counted.
     #[error("it bills {billed} of device time, and the buyer counted {counted}")]
     Usage {
@@ -67,11 +86,7 @@ impl TabCore {
         if !is_ours {
             return Err(BillObjection::Terms);
         }
-        let counted = self.counted.max(USAGE_MIN);
-        if body.usage > counted {
-            let billed = body.usage;
-            return Err(BillObjection::Usage { billed, counted });
-        }
+        self.check_tokens(terms, body)?;
         let idle = DeviceMicros(self.idle.plus(IDLE_SLACK).0);
         if body.idle > idle {
             let billed = body.idle;
@@ -81,6 +96,36 @@ impl TabCore {
         match named.eq(transcript(self.answers.values())) {
             true => Ok(()),
             false => Err(BillObjection::Answers),
+        }
+    }
+
+    /// Checks the tokens of a receipt, and the device time that they give. Both sides count by the
+    /// same rule; a provider that counts less is paid less.
+    fn check_tokens(&self, terms: &Terms, body: &ReceiptBody) -> Result<(), BillObjection> {
+        let stated = body.metered.filter(|it| Some(it.terms) == terms.tokens);
+        let metered = stated.ok_or(BillObjection::Rates)?;
+        let counted = self.counted;
+        let billed = TokenCount {
+            input: metered.input,
+            cached: metered.cached,
+            output: metered.output,
+        };
+        if billed.output > counted.output || billed.prompt() > counted.prompt() {
+            return Err(BillObjection::Tokens { billed, counted });
+        }
+        let held = self.now.log.saturating_since(terms.start);
+        let held = held.saturating_add(HELD_SLACK);
+        let own = TokenUsage {
+            terms: metered.terms,
+            input: counted.input,
+            cached: counted.cached,
+            output: counted.output,
+            held: DeviceMicros::from_units(terms.quantity, held),
+        };
+        let (billed, counted) = (body.usage, own.usage());
+        match billed > counted {
+            true => Err(BillObjection::Usage { billed, counted }),
+            false => Ok(()),
         }
     }
 }

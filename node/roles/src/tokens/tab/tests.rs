@@ -3,17 +3,21 @@
 
 use std::collections::VecDeque;
 
-use souk_market::{Acceptance, Lease, LeaseState, SigningKey};
+use souk_market::{Acceptance, DeviceMicros, Lease, LeaseState, SigningKey, TokenUsage};
 
 use super::*;
 use crate::lease::Opening;
 use crate::provider::Answer as ProviderAnswer;
 use crate::provider::StreamId;
-use crate::provider::tests::world::{World, account, id, is_run, key};
+use crate::provider::tests::world::{RUN_TOKENS, World, account, id, is_run, key};
 use crate::session::tests::model::Dice;
+use crate::tokens::card::TextCard;
 
 /// What an honest provider bills for a request, as the world plays it.
 const HONEST: DeviceMicros = DeviceMicros(30_000);
+
+/// The terms of the provider: an honest one bills [`HONEST`] by them for [`RUN_TOKENS`].
+const TERMS: TokenTerms = TokenTerms::USUAL;
 
 /// A tab, and the provider and market around it.
 struct TabWorld {
@@ -27,8 +31,8 @@ struct TabWorld {
     /// The lease that the tab follows.
     followed: Option<LeaseId>,
     last_seen: Option<Lease>,
-    /// The device time that the tab counts for a request.
-    counts: DeviceMicros,
+    /// The tokens that the tab counts for a request.
+    counts: TokenCount,
     asked: u32,
     delivered: u32,
     failures: Vec<TabFailure>,
@@ -41,7 +45,12 @@ impl TabWorld {
     }
 
     fn with_spec(change: impl FnOnce(&mut TabSpec)) -> TabWorld {
-        let world = World::selling();
+        TabWorld::with_terms(TERMS, change)
+    }
+
+    fn with_terms(terms: TokenTerms, change: impl FnOnce(&mut TabSpec)) -> TabWorld {
+        let card = TextCard::new("qwen/qwen3-8b").unwrap();
+        let world = World::selling_model(&card, terms);
         let listing = world.exchange.all_asks().next().expect("it is on offer");
         let mut spec = TabSpec {
             market: world.exchange.market(),
@@ -50,7 +59,7 @@ impl TabWorld {
             listing: Box::new(listing),
             excluded: Vec::new(),
             is_strict: false,
-            card: id("card"),
+            card: card.id(),
             duration: Millis(300_000),
         };
         change(&mut spec);
@@ -64,7 +73,7 @@ impl TabWorld {
             heard_alive: 0,
             followed: None,
             last_seen: None,
-            counts: HONEST,
+            counts: RUN_TOKENS,
             asked: 1,
             delivered: 0,
             failures: Vec::new(),
@@ -276,12 +285,12 @@ fn a_tab_answers_one_request_after_the_other_and_is_paid_by_one_receipt() {
 #[test]
 fn a_bill_beyond_the_count_is_not_signed_and_what_was_not_accepted_is_not_paid() {
     let mut tab = TabWorld::new();
-    tab.counts = DeviceMicros(HONEST.0 / 2);
+    tab.counts.output = 10;
     tab.settle();
     tab.on(TabEvent::Close);
     tab.live(120);
-    let billed = Some(TabFailure::Bill(BillObjection::Usage {
-        billed: HONEST,
+    let billed = Some(TabFailure::Bill(BillObjection::Tokens {
+        billed: RUN_TOKENS,
         counted: tab.counts,
     }));
     assert_eq!(tab.outcome().failure, billed);
@@ -424,7 +433,10 @@ fn a_provider_that_says_only_that_it_lives_is_left() {
     tab.live_without_answers(70);
     assert_eq!(tab.failures, []);
     // Text keeps it.
-    let streamed = DeviceMicros(10);
+    let streamed = TokenCount {
+        output: 1,
+        ..TokenCount::default()
+    };
     tab.on(TabEvent::TextArrived { streamed });
     tab.live_without_answers(20);
     tab.on(TabEvent::TextArrived { streamed });
@@ -454,7 +466,10 @@ fn text_that_came_before_its_provider_was_lost_is_not_disputed() {
     tab.settle();
     tab.ask();
     tab.live_without_answers(30);
-    let streamed = DeviceMicros(20_000_000);
+    let streamed = TokenCount {
+        output: 20_000,
+        ..TokenCount::default()
+    };
     tab.on(TabEvent::TextArrived { streamed });
     let lease = tab.followed.expect("it is bought");
     let usage = DeviceMicros(20_000_000);
@@ -493,13 +508,181 @@ fn idle_time_is_billed_as_far_as_the_buyer_was_idle() {
     assert!(is_idle, "{failure:?}");
 }
 
+/// Lets an honest provider's receipt come after one request, changed by a liar. Returns why the
+/// buyer does not sign it, if so.
+fn lie(
+    terms: TokenTerms,
+    change: impl FnOnce(&mut souk_market::ReceiptBody),
+) -> Option<TabFailure> {
+    let mut tab = TabWorld::with_terms(terms, |_| {});
+    tab.settle();
+    tab.on(TabEvent::Close);
+    while tab.core.stage() != TabStage::Finishing {
+        tab.carry_out();
+    }
+    tab.settle_but_the_receipt();
+    let stream = tab.stream.expect("it is open");
+    let mut finished = tab.world.finished(stream);
+    let body = &mut finished.receipt.body;
+    change(body);
+    let due = souk_market::ReceiptBody::amount_due(body.price, body.billable_usage());
+    body.amount = due.expect("it fits");
+    finished.receipt = Receipt::new(finished.receipt.body).sign_as_provider(&key(1));
+    let message = ProviderMessage::Finished(Box::new(finished));
+    tab.on(TabEvent::MessageReceived(message));
+    tab.core.failure.clone()
+}
+
+#[test]
+fn a_receipt_with_other_prices_or_more_tokens_is_not_signed() {
+    let metered = |change: fn(&mut TokenUsage)| {
+        let refused = lie(TERMS, |body| {
+            let metered = body.metered.as_mut().expect("tokens were sold");
+            change(metered);
+            body.usage = metered.usage();
+        });
+        match refused {
+            Some(TabFailure::Bill(objection)) => Some(objection),
+            None => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(metered(|_| {}), None);
+    let dear = metered(|it| it.terms.input_us += 1);
+    assert_eq!(dear, Some(BillObjection::Rates));
+    // Even lower prices are not those of the lease: the market would refuse the receipt.
+    let cheap = metered(|it| it.terms.cached_us -= 1);
+    assert_eq!(cheap, Some(BillObjection::Rates));
+    let padded = metered(|it| it.output += 1);
+    assert!(matches!(padded, Some(BillObjection::Tokens { .. })));
+    // Tokens of one kind do not make up for those of another.
+    let shifted = metered(|it| (it.input, it.output) = (it.input + 4, it.output - 1));
+    assert!(matches!(shifted, Some(BillObjection::Tokens { .. })));
+    // A provider that counts less is paid less, and holds nobody up.
+    assert_eq!(metered(|it| it.output -= 1), None);
+    let unmetered = lie(TERMS, |body| body.metered = None);
+    assert_eq!(unmetered, Some(TabFailure::Bill(BillObjection::Rates)));
+}
+
+#[test]
+fn tokens_that_are_not_cached_for_the_buyer_are_billed_as_such_at_most() {
+    let terms = TokenTerms {
+        cached_us: 25,
+        ..TERMS
+    };
+    // The provider says that a cached message was not.
+    let mut tab = TabWorld::with_terms(terms, |_| {});
+    tab.counts = TokenCount {
+        input: 0,
+        cached: RUN_TOKENS.input,
+        output: RUN_TOKENS.output,
+    };
+    tab.settle();
+    tab.on(TabEvent::Close);
+    tab.live(120);
+    let failure = tab.outcome().failure.clone();
+    let refused = matches!(failure, Some(TabFailure::Bill(BillObjection::Usage { .. })));
+    assert!(refused, "{failure:?}");
+    // The other way round, the smaller bill is paid at once.
+    let generous = lie(terms, |body| {
+        let metered = body.metered.as_mut().expect("tokens were sold");
+        (metered.input, metered.cached) = (0, metered.input);
+        body.usage = metered.usage();
+    });
+    assert_eq!(generous, None);
+}
+
+#[test]
+fn a_held_slot_costs_the_floor_and_is_given_back_after_ten_seconds() {
+    let terms = TokenTerms {
+        floor_us: 50_000,
+        ..TERMS
+    };
+    let mut tab = TabWorld::with_terms(terms, |_| {});
+    tab.settle();
+    tab.live(9);
+    assert!(tab.core.is_free(), "nobody pays for these seconds");
+    for _ in 0..11 {
+        tab.ask();
+        tab.settle();
+        tab.live(9);
+    }
+    tab.live(15);
+    let outcome = tab.outcome();
+    assert_eq!(outcome.failure, None);
+    let receipt = outcome.receipt.as_ref().expect("both signed");
+    // Twelve requests of 30 ms, and 100 of 110 seconds at a twentieth.
+    let usage = receipt.body.usage.0;
+    assert!(usage.abs_diff(5_000_000) < 500_000, "{usage}");
+    assert_eq!(receipt.body.amount, tab.closed_lease().cost);
+    // A longer hold than there was is not paid.
+    let longer = lie(terms, |body| {
+        let metered = body.metered.as_mut().expect("tokens were sold");
+        metered.held = DeviceMicros(100_000_000);
+        body.usage = metered.usage();
+    });
+    let refused = matches!(longer, Some(TabFailure::Bill(BillObjection::Usage { .. })));
+    assert!(refused, "{longer:?}");
+}
+
+#[test]
+fn a_buyer_that_leaves_a_held_slot_pays_its_floor_all_the_same() {
+    let terms = TokenTerms {
+        floor_us: 100_000,
+        ..TERMS
+    };
+    let mut tab = TabWorld::with_terms(terms, |_| {});
+    tab.settle();
+    let lease = tab.followed.expect("it is bought");
+    // A changed buyer holds the slot without a request, and signs nothing.
+    tab.pending.clear();
+    for _ in 0..60 {
+        tab.world.pass(1_000);
+        tab.world.settle();
+    }
+    let buyer = tab.buyer();
+    tab.world
+        .carry(&buyer, Command::EndLease { lease })
+        .unwrap();
+    for _ in 0..200 {
+        tab.world.pass(1_000);
+        tab.world.settle();
+    }
+    let closed = tab.world.exchange.lease(lease).expect("it is known");
+    let (_, cost) = paid_to_provider(closed);
+    // 50 of the 60 seconds cost a tenth.
+    let floor = closed.price.0 * 5;
+    assert!(cost.0.abs_diff(floor) * 10 <= floor, "{cost:?} of {floor}");
+}
+
+#[test]
+fn a_dearer_ask_of_the_same_model_does_not_sell_the_tab() {
+    let dear = TokenTerms {
+        input_us: 900_000,
+        ..TERMS
+    };
+    // The book has only an ask that is as cheap by the output token.
+    let mut tab = TabWorld::with_terms(dear, |spec| {
+        spec.listing.resources.tokens = Some(TERMS);
+    });
+    tab.settle();
+    assert!(matches!(tab.failures[..], [TabFailure::NotSold(_)]));
+    assert_eq!(tab.outcome().cost, Credits(0));
+    // Nor does one of another model, though it is in the same book.
+    let mut tab = TabWorld::with_spec(|spec| {
+        spec.listing.resources.model = "another".try_into().unwrap();
+    });
+    tab.settle();
+    assert!(matches!(tab.failures[..], [TabFailure::NotSold(_)]));
+}
+
 /// Plays a history that a seed draws. Returns how often what happened.
 fn play(seed: u64) -> [u32; 4] {
     let mut dice = Dice::new(seed);
     let mut tab = TabWorld::new();
     let lies = dice.below(4) == 0;
     if lies {
-        tab.counts = DeviceMicros(1 + dice.below(HONEST.0 - 1));
+        tab.counts.output = dice.below(RUN_TOKENS.output);
     }
     for _ in 0..400 {
         match dice.below(20) {
@@ -538,7 +721,8 @@ fn play(seed: u64) -> [u32; 4] {
         tab.asked,
         "each request is answered or failed once"
     );
-    assert_eq!(outcome.counted.0, u64::from(tab.delivered) * tab.counts.0);
+    let each = tab.counts.device_time(TERMS);
+    assert_eq!(outcome.counted.0, u64::from(tab.delivered) * each.0);
     if let Some(receipt) = &outcome.receipt {
         let counted = outcome.counted.max(crate::lease::USAGE_MIN);
         assert!(receipt.body.usage <= counted, "no more is signed than came");

@@ -336,6 +336,7 @@ impl Crowd {
                     bytes: 1 << 16,
                     busy: Micros(worked * factor),
                     promised: Some(work.expected),
+                    tokens: None,
                 };
                 (lease, worked, Answer::Ran(Ok(result)))
             }

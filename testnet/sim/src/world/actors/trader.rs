@@ -175,6 +175,7 @@ impl Trader {
             declared_mega_ops: 80_000_000,
             delivered_mega_ops: 0,
             usage,
+            metered: None,
             idle: DeviceMicros(0),
             idle_part: lease.idle,
             price: lease.price,

@@ -395,14 +395,14 @@ impl World {
                     self.on_made(actor, lease, &outputs);
                     let slow =
                         [1, 400][usize::from(misconduct == ProviderMisconduct::Stalls && wrong)];
-                    let after = busy.0.div_ceil(1_000) * slow;
-                    let after = self.run_takes(actor, lease, after);
+                    let after = self.run_takes(actor, lease, busy.0.div_ceil(1_000) * slow);
                     let busy = self.state_time(misconduct, busy, wrong);
                     let answer = Answer::Ran(Ok(RunResult {
                         bytes: outputs.len() as u64 * CONTENT_BYTES,
                         outputs,
                         busy,
                         promised: Some(work.expected),
+                        tokens: None,
                     }));
                     (lease, after, answer)
                 }
