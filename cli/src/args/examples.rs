@@ -338,7 +338,7 @@ const EXAMPLES: &[Example] = &[
             "souk --dir provider provider init --yes --device cpu --price 0.1 --region europe-west",
             "souk --dir qwen provider init --endpoint http://127.0.0.1:8000/v1 --model m --out 0.2",
             #[cfg(feature = "generate")]
-            "souk --dir own provider init --serve bundled --out 0.2 --slots 8",
+            "souk --dir own provider init --serve bundled --out 0.2 --in 0.05 --cached 0.005",
         ],
     ),
     (

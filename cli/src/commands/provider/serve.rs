@@ -73,11 +73,12 @@ pub async fn create_provider(
     write_provider(folder, output, new, sold)
 }
 
-/// Returns how many tokens a second each slot makes when all are at work, at most as many as souk's
-/// buyers pay for holding one.
+/// Returns the floor by default: half of the tokens a second that each slot makes when all are at
+/// work. The model's tokens can be shorter than souk's, and a buyer that uses its slot should pay
+/// for tokens, not for time. It is at most what souk's buyers pay for holding a slot.
 fn measured_floor(speed: DecoderSpeed, slots: u32) -> u32 {
     let each = speed.all / f64::from(slots.max(1));
-    (each as u32).min(FLOOR_US_MAX / OUTPUT_TOKEN_US)
+    ((each / 2.0) as u32).min(FLOOR_US_MAX / OUTPUT_TOKEN_US)
 }
 
 /// Returns the model's path, which must be found from any folder.

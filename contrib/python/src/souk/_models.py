@@ -1169,7 +1169,9 @@ class TokenPrice:
     """The prices of tokens a million."""
 
     input_per_million: Credits
-    """The price of a million input tokens."""
+    """The price of a million input tokens that are not cached."""
+    cached_per_million: Credits
+    """The price of a million cached input tokens."""
     output_per_million: Credits
     """The price of a million output tokens."""
 
