@@ -22,7 +22,7 @@ const MARKET_OPTIONS: [&str; 6] = [
 ];
 
 /// The options of `souk provider init` that have an effect with `--endpoint`.
-const ENDPOINT_OPTIONS: [&str; 15] = [
+const ENDPOINT_OPTIONS: [&str; 18] = [
     "yes",
     "dry_run",
     "name",
@@ -30,6 +30,9 @@ const ENDPOINT_OPTIONS: [&str; 15] = [
     "endpoint",
     "model",
     "out",
+    "input",
+    "cached",
+    "floor",
     "key_file",
     "ca_file",
     "resold",
@@ -42,7 +45,7 @@ const ENDPOINT_OPTIONS: [&str; 15] = [
 
 /// The options of `souk provider init` that have an effect with `--serve`.
 #[cfg(feature = "generate")]
-const SERVE_OPTIONS: [&str; 14] = [
+const SERVE_OPTIONS: [&str; 17] = [
     "yes",
     "dry_run",
     "name",
@@ -50,6 +53,9 @@ const SERVE_OPTIONS: [&str; 14] = [
     "serve",
     "model",
     "out",
+    "input",
+    "cached",
+    "floor",
     "slots",
     "context",
     "threads",
