@@ -49,6 +49,7 @@ fn main() {
         optimizer: Optimizer::AdamW(AdamW::default()),
         output: None,
         selection: Selection::Only(adapter::PREFIX.to_owned()),
+        has_evaluations: false,
     };
     let batch = BTreeMap::from([(TOKENS.to_owned(), of_batch.clone())]);
     let began = Instant::now();

@@ -120,10 +120,20 @@ impl ExampleRows {
         let longest = examples.iter().map(|it| it.tokens.len()).max();
         // The last token is only a label.
         let length = longest.ok_or(ExampleError::Empty)?.saturating_sub(1).max(1);
+        Ok(Self::with_length(examples, length))
+    }
+
+    /// Lays examples out in rows of this length.
+    ///
+    /// # Panics
+    /// If an example has more than `length + 1` tokens.
+    #[must_use]
+    pub fn with_length(examples: &[Example], length: usize) -> Self {
         let (mut tokens, mut labels) = (Vec::new(), Vec::new());
         let (mut token_count, mut answer_count) = (0, 0);
         for example in examples {
             let read = &example.tokens[..example.tokens.len() - 1];
+            assert!(read.len() <= length, "no example is cut");
             token_count += read.len() as u64;
             let filled = read.iter().map(|token| i64::from(*token));
             tokens.extend(filled.chain(std::iter::repeat(0)).take(length));
@@ -138,12 +148,12 @@ impl ExampleRows {
             answer_count += counted.count() as u64;
         }
         let rows = |all| Tensor::from_vec([examples.len(), length], all);
-        Ok(Self {
+        Self {
             tokens: rows(tokens).expect("each row has the length"),
             labels: rows(labels).expect("each row has the length"),
             token_count,
             answer_count,
-        })
+        }
     }
 }
 

@@ -135,6 +135,19 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 8, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub keep: u64,
+    /// Held-out examples, on which the model is not trained. Their loss is computed before the
+    /// first step, after each --eval-every steps and after the last, and changes no bit of the
+    /// result. With DATA a file in its format; without, each input and the target again:
+    /// NAME=FILE.npy.
+    #[arg(long = "eval", value_name = "FILE")]
+    #[serde(default)]
+    pub eval: Vec<String>,
+    /// The steps from one evaluation to the next; by default those of a pass over the examples,
+    /// rounded up to a multiple of --keep. The parameters also come back at each evaluation.
+    #[arg(long, value_name = "N", requires = "eval",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    #[serde(default)]
+    pub eval_every: Option<u64>,
     /// Show the steps, the parameters, the memory and the price; spends nothing.
     #[arg(long)]
     pub plan: bool,

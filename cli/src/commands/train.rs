@@ -12,9 +12,11 @@ mod subject;
 use std::path::Path;
 use std::sync::Arc;
 
+use souk_folder::clock::unix_ms;
 use souk_node::buyer::job::{EmulatedDevices, Limits};
 use souk_node::buyer::training::{
-    ExampleOrder, RunJournal, Training, TrainingData, TrainingEvent, TrainingRun, TrainingSettings,
+    ExampleOrder, HeldOutData, RunJournal, Training, TrainingData, TrainingEvent, TrainingRun,
+    TrainingSettings,
 };
 use souk_node::market::{Credits, Price};
 use souk_node::scheduler::gradient::adamw::AdamW;
@@ -28,7 +30,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::join_as_buyer;
 use crate::{show, stop, suggested_command};
 use failures::{from_end, from_run, from_run_journal};
-use report::{Progress, TrainingReport};
+use report::{Progress, TrainingReport, WrittenModel};
 use subject::Subject;
 
 /// The numbers of a run that depend on what is trained.
@@ -56,23 +58,39 @@ pub async fn run(folder: &Path, output: Output, train: &Train) -> Outcome {
 
 /// Begins a run, or shows its plan.
 async fn begin_run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
+    if !args.plan {
+        let written = train_to_end(folder, output, args).await?;
+        written.show_result(output);
+        return Ok(());
+    }
+    let (subject, training) = prepare_run(args, unix_ms() / 1000)?;
+    let limits = lease_limits(&args.lease)?;
+    let buyer = join_as_buyer(folder).await?;
+    let training_run = TrainingRun {
+        buyer: &buyer,
+        training: &training,
+        limits: limits.clone(),
+        keep_steps: args.keep,
+        cancel: Arc::default(),
+    };
+    let quote = training_run.quote().await.map_err(from_quote)?;
+    report::show_plan(output, &subject, &training, &quote, &limits);
+    Ok(())
+}
+
+/// Trains a model to its last step, writes it, and pays.
+pub(super) async fn train_to_end(
+    folder: &Path,
+    output: Output,
+    args: &TrainArgs,
+) -> Result<WrittenModel, Failure> {
     let command = runs::RunCommand::new(args);
     let encoded = command.to_json()?;
     let (subject, training) = prepare_run(args, command.unix_seconds)?;
-    let limits = lease_limits(&args.lease)?;
-    let Some(out) = args.out.as_deref().filter(|_| !args.plan) else {
-        let buyer = join_as_buyer(folder).await?;
-        let training_run = TrainingRun {
-            buyer: &buyer,
-            training: &training,
-            limits: limits.clone(),
-            keep_steps: args.keep,
-            cancel: Arc::default(),
-        };
-        let quote = training_run.quote().await.map_err(from_quote)?;
-        report::show_plan(output, &subject, &training, &quote, &limits);
-        return Ok(());
-    };
+    let out = args.out.as_deref().ok_or_else(|| {
+        let cause = "the run has no place for its result";
+        Failure::new(Kind::Usage, cause, "name one with -o")
+    })?;
     // This comes before any payment: souk must not train what it cannot store.
     subject.prepare_out(out)?;
     let prepared = PreparedRun {
@@ -80,7 +98,7 @@ async fn begin_run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
         out,
         subject,
         training,
-        limits,
+        limits: lease_limits(&args.lease)?,
     };
     let journal = runs::begin_journal(folder, &prepared)?;
     prepared.train_model(folder, output, journal, encoded).await
@@ -103,7 +121,7 @@ impl PreparedRun<'_> {
         output: Output,
         journal: RunJournal,
         command: String,
-    ) -> Outcome {
+    ) -> Result<WrittenModel, Failure> {
         let (args, training, subject) = (self.args, &self.training, &self.subject);
         let run = journal.folder().to_owned();
         let buyer = join_as_buyer(folder).await?;
@@ -150,8 +168,7 @@ impl PreparedRun<'_> {
             }
             None => {
                 RunJournal::finish_run(&run).map_err(|error| from_run_journal(&error))?;
-                written.show_result(output);
-                Ok(())
+                Ok(written)
             }
         }
     }
@@ -255,6 +272,25 @@ fn read_settings(
             false => ExampleOrder::Shuffled(args.seed),
         },
         recipe,
+    }
+}
+
+/// Returns held-out examples with the steps from one evaluation to the next.
+fn with_period(
+    args: &TrainArgs,
+    settings: &TrainingSettings,
+    data: &TrainingData,
+    examples: TrainingData,
+) -> HeldOutData {
+    let count = data.target.dims().first().copied().unwrap_or(0);
+    let pass = (count / settings.batch.max(1)).max(1) as u64;
+    let every = args.eval_every.unwrap_or_else(|| {
+        let kept = args.keep.max(1);
+        pass.div_ceil(kept).saturating_mul(kept)
+    });
+    HeldOutData {
+        examples,
+        every_steps: every,
     }
 }
 

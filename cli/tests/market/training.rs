@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use souk_node::memory::{Tensor, npy};
+use souk_node::memory::{Shape, Tensor, npy};
 use souk_onnx as onnx;
 
 use crate::common::{Market, Ran, digits, kill, souk};
@@ -11,14 +11,22 @@ use crate::common::{Market, Ran, digits, kill, souk};
 /// The losses of the first steps by PyTorch; `scheduler/tests/reference/training.py` printed them.
 const LOSSES: [f64; 3] = [16.618235, 17.656204, 18.359743];
 
-/// Trains the digits model to give each digit plus three.
-fn train(market: &Market, more: &[&str]) -> Ran {
-    let labels = fs::read(digits("labels.npy")).expect("the labels are there");
-    let labels = npy::read(&labels.into()).expect("they are an array");
+fn read_digits(name: &str) -> Tensor {
+    let bytes = fs::read(digits(name)).expect("it is there");
+    npy::read(&bytes.into()).expect("it is an array")
+}
+
+/// Returns the number of each digit, plus three.
+fn moved_labels() -> Tensor {
+    let labels = read_digits("labels.npy");
     let moved = labels.to_vec::<i64>().expect("they are integers");
     let moved: Vec<i64> = moved.iter().map(|digit| (digit + 3) % 10).collect();
-    let moved = Tensor::from_vec(labels.dims(), moved).expect("the same shape");
-    let labels = format!("labels={}", market.write("moved.npy", &moved));
+    Tensor::from_vec(labels.dims(), moved).expect("the same shape")
+}
+
+/// Trains the digits model to give each digit plus three.
+fn train(market: &Market, more: &[&str]) -> Ran {
+    let labels = format!("labels={}", market.write("moved.npy", &moved_labels()));
     let images = format!("images={}", digits("images.npy").display());
     let model = digits("digits.onnx").to_string_lossy().into_owned();
     let arguments = [
@@ -84,6 +92,62 @@ fn a_model_is_trained_over_a_lease_with_the_losses_of_pytorch() {
     assert_eq!(refused.code, 3, "{}", refused.stdout);
 }
 
+/// Returns some rows of a tensor.
+fn rows(all: &Tensor, from: usize, count: usize) -> Tensor {
+    let width = all.bytes().len() / all.dims()[0];
+    let bytes = all.bytes().slice(from * width..(from + count) * width);
+    let mut dims = all.dims().to_vec();
+    dims[0] = count;
+    let shape = Shape::new(dims).expect("fewer rows");
+    Tensor::new(all.dtype(), shape, bytes).expect("whole rows")
+}
+
+#[test]
+fn held_out_examples_have_the_loss_of_pytorch_and_change_no_bit() {
+    let market = Market::up();
+    let (images, labels) = (read_digits("images.npy"), moved_labels());
+    // The batch of the second step, whose loss before it is known, and five rows that fill none.
+    let images = market.write("held-images.npy", &rows(&images, 36, 41));
+    let labels = market.write("held-labels.npy", &rows(&labels, 36, 41));
+    let (images, labels) = (format!("images={images}"), format!("labels={labels}"));
+    let eval = ["--eval", &images, "--eval", &labels, "--eval-every", "1"];
+    let plan = train(&market, &[&eval[..], &["--steps", "3", "--plan"]].concat()).done();
+    assert_eq!(plan["evaluations"], 4);
+    let run = |name: &str, more: &[&str]| {
+        let out = market.path(name);
+        let options = [
+            "--steps", "3", "--budget", "20", "--device", "cpu", "-o", &out,
+        ];
+        train(&market, &[&options[..], more].concat()).done()
+    };
+    let (with, without) = (run("with.onnx", &eval), run("without.onnx", &[]));
+    assert_same_training(&with, &without);
+    assert_eq!(without["held_out"], Value::Null);
+    assert_eq!(with["held_out"]["examples"], 36);
+    let held_out = with["held_out"]["losses"].as_array().expect("a list");
+    let steps: Vec<&Value> = held_out.iter().map(|it| &it["step"]).collect();
+    assert_eq!(steps, [0, 1, 2, 3]);
+    let found = held_out[1]["loss"].as_f64().expect("a number");
+    assert!((found - LOSSES[1]).abs() <= 1e-5 * LOSSES[1], "{found}");
+    let runs = market.souk(&["train", "list"]).json();
+    assert_eq!(runs[0]["held_out_loss"], held_out[3]["loss"]);
+    // What does not fit is found before anything is bought.
+    let out = market.path("refused.onnx");
+    for wrong in [
+        ["--eval", &images],
+        ["--eval", "images.npy"],
+        ["--eval-every", "2"],
+    ] {
+        let refused = train(&market, &[&wrong[..], &["-o", &out]].concat());
+        assert!(
+            [2, 3].contains(&refused.code),
+            "{wrong:?}: {}",
+            refused.stdout
+        );
+    }
+    market.assert_escrow_returns();
+}
+
 /// Examples for the bundled model, which knows none of this.
 const EXAMPLES: [(&str, &str); 4] = [
     ("Who wrote the letter?", "Ada wrote the letter in Turin."),
@@ -132,7 +196,38 @@ fn a_language_model_learns_over_a_lease_what_it_could_not_answer() {
         assert_eq!(answer(example, &["--adapter", &out]), example.1);
     }
     market.assert_escrow_returns();
+    // Held-out examples change no bit. The model learns one of these two, and they fill half a batch.
+    let held = market.path("held.jsonl");
+    let other = lines[3].replace("noon", "night");
+    fs::write(&held, format!("{}\n{other}\n", lines[1])).expect("the folder is there");
+    let evaluated = market.path("evaluated");
+    let eval = [
+        "--eval",
+        &held,
+        "--eval-every",
+        "12",
+        "--device",
+        "cpu",
+        "-o",
+        &evaluated,
+    ];
+    let with = train(&[&settings[..], &eval].concat()).done();
+    assert_same_training(&with, &done);
+    let losses = with["held_out"]["losses"].as_array().expect("a list");
+    let losses: Vec<f64> = losses.iter().filter_map(|it| it["loss"].as_f64()).collect();
+    assert_eq!(losses.len(), 3);
+    assert!(losses[0] > 2.0 && losses[2] < losses[0], "{losses:?}");
+    // One step on the same two examples begins with the same loss, also after the training.
     let merged = market.path("merged");
+    let first_loss = |model: &str, out: &str| {
+        let once = [
+            "train", model, &held, "--steps", "1", "--device", "cpu", "-o", out,
+        ];
+        let done = market.souk(&once).done();
+        done["losses"][0].as_f64().expect("a number")
+    };
+    let before = first_loss("bundled", &market.path("before"));
+    assert!((before - losses[0]).abs() < 1e-4, "{before}, {losses:?}");
     let done = market.souk(&[
         "model",
         "merge",
@@ -143,6 +238,18 @@ fn a_language_model_learns_over_a_lease_what_it_could_not_answer() {
         &merged,
     ]);
     done.done();
+    let after = first_loss(&merged, &market.path("after"));
+    assert!((after - losses[2]).abs() < 1e-3, "{after}, {losses:?}");
+    let long = "a word ".repeat(40);
+    let long = json!({ "prompt": "?", "completion": long }).to_string();
+    fs::write(&held, long).expect("the folder is there");
+    let refused = train(&["--eval", &held, "-o", &market.path("refused")]);
+    assert_eq!(refused.code, 3, "{}", refused.stdout);
+    assert!(
+        refused.json()["error"]["cause"]
+            .to_string()
+            .contains("line 1")
+    );
     let (question, expected) = EXAMPLES[0];
     let arguments = ["generate", &merged, question, "--chat", "--local"];
     assert_eq!(market.souk(&arguments).done()["text"], expected);
@@ -163,10 +270,12 @@ fn long_run(out: &str) -> Vec<String> {
     let labels = format!("labels={}", file("labels.npy"));
     let (model, settings) = (
         file("digits.onnx"),
-        "--loss cross-entropy --batch 36 --lr 2e-4",
+        "--loss cross-entropy --batch 36 --lr 2e-4 --eval-every 6",
     );
     let lease = format!("--steps {STEPS} --keep 4 --budget 50 --device cpu -o {out}");
     let words = ["train", &model, "-i", &images, "--target", &labels];
+    let held_out = ["--eval", &images, "--eval", &labels];
+    let words = [&words[..], &held_out].concat();
     let options = settings.split(' ').chain(lease.split(' '));
     words
         .into_iter()
@@ -189,8 +298,15 @@ fn steps_kept(market: &Market, out: &str) -> u64 {
         .map_or(0, |run| run["steps_done"].as_u64().expect("a number"))
 }
 
-/// Asserts that two runs made the same, to the bit.
+/// Asserts that two runs made the same, to the bit, and have the same held-out losses.
 fn assert_same(left: &Value, right: &Value) {
+    assert_same_training(left, right);
+    let held_out = &left["held_out"]["losses"];
+    assert_eq!(held_out.as_array().map(Vec::len), Some(5), "{held_out}");
+    assert_eq!(held_out, &right["held_out"]["losses"]);
+}
+
+fn assert_same_training(left: &Value, right: &Value) {
     assert_eq!(left["losses"], right["losses"], "each batch counts once");
     assert_eq!(left["steps_done"], right["steps_done"]);
     assert_eq!(left["tuned"]["blake3"], right["tuned"]["blake3"]);

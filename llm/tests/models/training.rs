@@ -106,6 +106,7 @@ fn twenty_steps_have_the_losses_of_pytorch_and_peft() {
             optimizer: Optimizer::AdamW(AdamW::default()),
             output: None,
             selection: Selection::Only(adapter::PREFIX.to_owned()),
+            has_evaluations: false,
         };
         let batch = BTreeMap::from([(TOKENS.to_owned(), of_batch.clone())]);
         let step = build_step_graph(graph, &batch, ("labels", &of_batch), &recipe).unwrap();

@@ -10,11 +10,15 @@
 //! ```text
 //! Quoting ─Quoted─> Recording ─Recorded─> Running ─LeaseEnded─> Quoting, or Ending ─> Over
 //! ```
+//! If there are held-out examples, a run also evaluates them with the states at some positions.
+//! Those states are always kept, so that an evaluation counts at once.
+//!
 //! What a provider alone claims does not end a run: a loss that is no number, or states that the
 //! run had before, must come from a second provider too. Wrong states that look right are not
 //! found.
 
 mod action;
+mod evaluating;
 mod event;
 mod facts;
 mod running;
@@ -24,7 +28,8 @@ use std::collections::VecDeque;
 use serde::Serialize;
 use souk_market::{AccountKey, Credits};
 
-pub use action::{Action, LeaseWish, Step};
+pub use action::{Action, LeaseWish, RunRequest, Step};
+pub use evaluating::EvaluationSpec;
 pub use event::{Event, LeaseEnd, LeaseEndReason, StepAnswer};
 pub use facts::{
     Blame, Checkpoint, End, Fact, FactError, LossBits, Past, Payer, States, next_link, states_root,
@@ -49,6 +54,8 @@ pub struct RunSpec {
     pub lease_steps_max: u64,
     /// The most that all leases may cost together, those of earlier lives included.
     pub budget: Option<Credits>,
+    /// When to evaluate held-out examples; none if there are none.
+    pub evaluation: Option<EvaluationSpec>,
 }
 
 /// The core of a run.
@@ -227,7 +234,7 @@ impl TrainCore {
         }
         match self.phase {
             Phase::Recording(provider) => {
-                self.phase = Phase::Running(LeaseRun::new(provider, &self.next_wish()));
+                self.phase = Phase::Running(LeaseRun::new(provider, &self.next_wish(), &self.past));
                 self.actions.push(Action::BeginLease);
             }
             Phase::Ending(end) => {
@@ -294,7 +301,7 @@ impl TrainCore {
 
     /// Looks for the next lease, if there is more to do.
     fn go_on(&mut self) {
-        if self.past.is_done() {
+        if self.has_all() {
             return self.end_run(End::Done);
         }
         self.phase = Phase::Quoting;
@@ -314,8 +321,7 @@ impl TrainCore {
     /// Returns the next lease: from the last kept states.
     fn next_wish(&self) -> LeaseWish {
         let from = self.past.kept.clone();
-        let left = self.past.steps - from.position;
-        let steps = left.min(self.spec.lease_steps_max);
+        let (steps, evaluations) = self.lease_extent(from.position);
         let budget = self.spec.budget;
         let lost = self.past.lost.iter();
         let lost = lost.filter(|(_, count)| **count >= LOST_LEASES_MAX);
@@ -326,20 +332,24 @@ impl TrainCore {
         excluded.dedup();
         let position = from.position;
         LeaseWish {
-            first: self.step_at(position, position + steps),
+            first: match self.is_due(position) {
+                true => RunRequest::Evaluation { position },
+                false => RunRequest::Step(self.step_at(position, position + steps)),
+            },
             from,
             steps,
+            evaluations,
             budget: budget.map(|budget| Credits(budget.0.saturating_sub(self.past.spent.0))),
             excluded,
         }
     }
 
     /// Returns a step of a lease that ends at `end`. After leases that brought nothing, states
-    /// return more often.
+    /// return more often. They return before each evaluation.
     fn step_at(&self, position: u64, end: u64) -> Step {
         let every = (self.spec.keep_steps >> self.fruitless).max(1);
         let done = position + 1;
-        let keep = done.is_multiple_of(every) || done == end;
+        let keep = done.is_multiple_of(every) || done == end || self.is_evaluation_point(done);
         Step { position, keep }
     }
 

@@ -6,10 +6,13 @@
 //! ([`RunJournal`]): if a provider or the buyer is lost, another one goes on from there.
 
 mod error;
+mod held_out;
 mod journal;
 mod run;
+mod run_list;
 mod run_shell;
 mod run_start;
+mod sent;
 
 use std::collections::BTreeMap;
 
@@ -19,15 +22,20 @@ use souk_scheduler::gradient::{Loss, Recipe, StepGraph, build_step_graph};
 use souk_scheduler::graph::InputType;
 
 pub use error::TrainingError;
+pub use held_out::{HeldOut, HeldOutData};
 pub use journal::{RunJournal, RunJournalError};
 pub use run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
+pub use run_list::{ListedRun, RunState, list_run, read_runs, run_folder};
 pub use run_start::TrainingRunError;
-pub use souk_roles::train::{End as RunEnd, Past as RunPast};
+pub use souk_roles::train::{LossBits, Past as RunPast};
 
 use super::job::{Job, Limits};
 
 /// The most steps of a run.
 pub const STEPS_MAX: u64 = 1_000_000;
+
+/// The most batches of held-out examples.
+pub const EVALUATION_BATCHES_MAX: usize = 512;
 
 /// The examples of a run. All tensors have one row for each example.
 #[derive(Clone, Debug)]
@@ -98,6 +106,8 @@ pub struct Training {
     pub data: TrainingData,
     /// How long, how fast and what to train.
     pub settings: TrainingSettings,
+    /// Examples on which it is evaluated, if there are some.
+    pub held_out: Option<HeldOut>,
     examples: usize,
 }
 
@@ -109,11 +119,16 @@ impl Training {
     pub fn prepare(
         model: Bytes,
         data: TrainingData,
-        settings: TrainingSettings,
+        mut settings: TrainingSettings,
+        held_out: Option<&HeldOutData>,
     ) -> Result<Training, TrainingError> {
         let examples = count_examples(&data)?;
         settings.check_bounds(examples)?;
         check_floats(&data)?;
+        settings.recipe.has_evaluations = held_out.is_some();
+        let of_held_out = |error| TrainingError::HeldOut(Box::new(error));
+        let prepared = held_out.map(|it| HeldOut::prepare(it, &data, &settings));
+        let prepared = prepared.transpose().map_err(of_held_out)?;
         let batch: BTreeMap<String, InputType> = data
             .inputs
             .iter()
@@ -127,12 +142,16 @@ impl Training {
                 Loss::CountedCrossEntropy => i64::MIN,
                 _ => 0,
             };
-            check_labels(&data, first, step.classes.unwrap_or(0))?;
+            let classes = step.classes.unwrap_or(0);
+            check_labels(&data, first, classes)?;
+            let held_out = held_out.map(|it| check_labels(&it.examples, first, classes));
+            held_out.transpose().map_err(of_held_out)?;
         }
         Ok(Training {
             step,
             data,
             settings,
+            held_out: prepared,
             examples,
         })
     }
@@ -163,8 +182,36 @@ impl Training {
         given
     }
 
+    /// Returns what a batch of the held-out examples needs besides the states.
+    ///
+    /// # Panics
+    /// If there are no held-out examples.
+    fn evaluation_inputs(&self, place: usize) -> BTreeMap<String, Tensor> {
+        let held_out = self.held_out.as_ref().expect("there are held-out examples");
+        let mut given = held_out.batch_inputs(place).clone();
+        let schedule = self.step.evaluation_schedule();
+        given.insert(StepGraph::schedule_input(), schedule);
+        given
+    }
+
+    /// Returns how many requests some steps and evaluations are.
+    fn count_requests(&self, steps: u64, evaluations: u64) -> u64 {
+        let batches = self.held_out.as_ref().map_or(0, HeldOut::batch_count);
+        steps.saturating_add(evaluations.saturating_mul(batches as u64))
+    }
+
+    /// Returns how many requests the whole run is: a step is one, and so is a batch of an
+    /// evaluation.
+    #[must_use]
+    pub fn request_count(&self) -> u64 {
+        let steps = self.settings.steps;
+        let held_out = self.held_out.as_ref();
+        self.count_requests(steps, held_out.map_or(0, |it| it.evaluation_count(steps)))
+    }
+
     /// Returns the hash of all that determines the result: the graph of a step, the examples, their
-    /// order and the numbers of the optimiser. A run can go on only with the same.
+    /// order and the numbers of the optimiser, and the held-out examples. A run can go on only with
+    /// the same.
     #[must_use]
     pub fn subject(&self) -> ContentId {
         let TrainingSettings {
@@ -203,6 +250,13 @@ impl Training {
         for number in [*steps, *batch as u64, order[0], order[1]] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
+        if let Some(held_out) = &self.held_out {
+            bytes.extend_from_slice(&held_out.every_steps.to_le_bytes());
+            let batches = (0..held_out.batch_count()).map(|it| held_out.batch_inputs(it));
+            for tensor in batches.flat_map(BTreeMap::values) {
+                bytes.extend_from_slice(tensor.id().as_bytes());
+            }
+        }
         ContentId::for_content(&bytes)
     }
 
@@ -222,21 +276,19 @@ impl Training {
     }
 }
 
-/// Returns the job of a lease of some steps from a position, with the inputs of its first step.
+/// Returns the job of a lease of some requests, with the inputs of the first of them.
 fn training_job(
     training: &Training,
     mut limits: Limits,
-    (position, steps): (u64, u64),
-    states: &BTreeMap<String, Tensor>,
+    requests: u64,
+    inputs: BTreeMap<String, Tensor>,
 ) -> Job {
     // One sequence: each step reads what the one before it made.
     limits.sequences = 1;
-    limits.requests = u32::try_from(steps).unwrap_or(u32::MAX);
+    limits.requests = u32::try_from(requests).unwrap_or(u32::MAX);
     limits.providers_min = 1;
     limits.providers_max = 1;
     limits.copies = 1;
-    let mut inputs = training.step_inputs(position);
-    inputs.extend(states.clone());
     Job {
         model: training.step.model.clone(),
         folder: None,

@@ -37,6 +37,10 @@ const PARAMETERS: &str = "parameters";
 /// The name of the input that holds what depends on the position of the step.
 const SCHEDULE: &str = "schedule";
 
+/// The last number of a schedule, if there are evaluations: that of a step, and of an evaluation.
+const APPLIED: f32 = 1.0;
+const NOT_APPLIED: f32 = 0.0;
+
 /// The optimiser of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Optimizer {
@@ -57,6 +61,8 @@ pub struct Recipe {
     pub output: Option<String>,
     /// Which initialisers are trained.
     pub selection: Selection,
+    /// Whether a request can also take the loss of other examples and leave all states as they are.
+    pub has_evaluations: bool,
 }
 
 /// The graph of one training step.
@@ -73,6 +79,7 @@ pub struct StepGraph {
     /// The values of the fed inputs before the first step.
     pub states: BTreeMap<String, Tensor>,
     optimizer: Optimizer,
+    has_evaluations: bool,
 }
 
 impl Optimizer {
@@ -111,6 +118,22 @@ impl StepGraph {
     #[must_use]
     pub fn schedule(&self, position: u64, learning_rate: f64) -> Tensor {
         let numbers = self.optimizer.schedule(position, learning_rate);
+        self.schedule_tensor(numbers, APPLIED)
+    }
+
+    /// Returns what an evaluation needs besides a batch and the states: its loss is that of a step,
+    /// and the states after it are those before it.
+    ///
+    /// # Panics
+    /// If the graph was built for steps alone.
+    #[must_use]
+    pub fn evaluation_schedule(&self) -> Tensor {
+        assert!(self.has_evaluations, "the graph was built for evaluations");
+        self.schedule_tensor(self.optimizer.schedule(0, 0.0), NOT_APPLIED)
+    }
+
+    fn schedule_tensor(&self, mut numbers: Vec<f32>, applied: f32) -> Tensor {
+        numbers.extend(self.has_evaluations.then_some(applied));
         let tensor = Tensor::from_vec([numbers.len()], numbers);
         tensor.expect("a list has the length of its values")
     }
@@ -193,6 +216,7 @@ pub fn build_step_graph(
         proto: forward_model(&graph)?,
         parameters: &parameters,
         optimizer: recipe.optimizer,
+        has_evaluations: recipe.has_evaluations,
         writer,
     };
     draft.fix_constants(&constant);
@@ -206,6 +230,7 @@ pub fn build_step_graph(
         output: value.name,
         states,
         optimizer: recipe.optimizer,
+        has_evaluations: recipe.has_evaluations,
     })
 }
 
@@ -334,6 +359,7 @@ struct StepDraft<'a> {
     proto: ModelProto,
     parameters: &'a Parameters,
     optimizer: Optimizer,
+    has_evaluations: bool,
     writer: Writer,
 }
 
@@ -363,14 +389,14 @@ impl StepDraft<'_> {
         let elements = self.parameters.elements();
         let mut nodes = self.write_parts();
         nodes.append(&mut graph.node);
-        let schedule_length = self.optimizer.schedule(0, 0.0).len();
-        let next = self.write_optimizer(gradients, schedule_length);
+        let numbers = self.optimizer.schedule(0, 0.0).len();
+        let next = self.write_optimizer(gradients, numbers);
+        let next = self.write_gate(next, numbers);
+        let schedule_length = numbers + usize::from(self.has_evaluations);
         nodes.append(&mut self.writer.nodes);
         let vector = |name: &str| declare(name, DType::F32, &[elements]);
         let mut outputs = vec![declare(LOSS, DType::F32, &[])];
-        let all = std::iter::once(PARAMETERS).chain(self.optimizer.state_names().iter().copied());
-        for (state, next) in all.zip(next) {
-            let input = format!("{PREFIX}{state}");
+        for (input, next) in self.state_inputs().zip(next) {
             let output = next_name(&input);
             graph.input.push(vector(&input));
             outputs.push(vector(&output));
@@ -403,6 +429,31 @@ impl StepDraft<'_> {
             }),
             ..self.proto
         }
+    }
+
+    /// Returns the names of the fed inputs: the parameters, then the optimiser's states.
+    fn state_inputs(&self) -> impl Iterator<Item = String> + use<> {
+        let states = self.optimizer.state_names().iter().copied();
+        let all = std::iter::once(PARAMETERS).chain(states);
+        all.map(|state| format!("{PREFIX}{state}"))
+    }
+
+    /// Writes what gives back the states as they were if a request is an evaluation, whose number
+    /// follows the optimiser's. Otherwise a step keeps its bits: the choice computes nothing.
+    fn write_gate(&mut self, next: Vec<String>, place: usize) -> Vec<String> {
+        if !self.has_evaluations {
+            return next;
+        }
+        let inputs = self.state_inputs();
+        let writer = &mut self.writer;
+        let place = writer.add_int(place as i64);
+        let number = writer.add("Gather", &[&StepGraph::schedule_input(), &place]);
+        let no = writer.add_float(f64::from(NOT_APPLIED));
+        let is_applied = writer.add("Greater", &[&number, &no]);
+        inputs
+            .zip(next)
+            .map(|(before, after)| writer.add("Where", &[&is_applied, &after, &before]))
+            .collect()
     }
 
     /// Writes the nodes that cut the vector into the parameters.

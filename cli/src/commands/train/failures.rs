@@ -11,6 +11,11 @@ use crate::failure::{Failure, Kind};
 
 /// Converts the reason why a run cannot begin.
 pub fn from_training(error: TrainingError) -> Failure {
+    let text = error.to_string();
+    let error = match error {
+        TrainingError::HeldOut(error) => *error,
+        error => error,
+    };
     let hint = match &error {
         TrainingError::Gradient(GradientError::Import(import)) => {
             return from_import((**import).clone());
@@ -22,11 +27,17 @@ pub fn from_training(error: TrainingError) -> Failure {
         TrainingError::Steps { .. } => "give another number with --steps",
         TrainingError::LearningRate { .. } => "give a number above 0 with --lr, such as 0.001",
         TrainingError::NotFinite { .. } => "remove the example, or replace the number",
+        TrainingError::HeldOut(_) => "check the files of --eval",
+        TrainingError::HeldOutType { .. } => {
+            "give --eval for each input and the target, with rows like those of the training"
+        }
+        TrainingError::HeldOutFew { .. } => "give more held-out examples, or a smaller --batch",
+        TrainingError::HeldOutMany { .. } => "give fewer held-out examples, or a larger --batch",
         TrainingError::Label { .. } => {
             "number the classes from 0, or give the output with the classes by --loss-of"
         }
     };
-    Failure::new(Kind::Input, error.to_string(), hint)
+    Failure::new(Kind::Input, text, hint)
 }
 
 fn gradient_hint(error: &GradientError) -> &'static str {

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use souk_llm::adapter::{self, Adapter, AdapterError, AdapterSettings};
 use souk_llm::decoder::{BatchSize, LENGTH_MAX, TOKENS};
 use souk_llm::model::{LanguageModel, ModelError};
-use souk_llm::training::{ExampleError, ExampleReader, ExampleRows};
+use souk_llm::training::{Example, ExampleError, ExampleReader, ExampleRows};
 use souk_node::buyer::training::{Training, TrainingData};
 use souk_node::memory::{ContentId, Tensor};
 use souk_node::scheduler::gradient::{Loss, Recipe, Selection};
 use souk_texts::open_model;
 
 use super::failures::from_training;
-use super::{SettingDefaults, read_optimizer, read_settings};
+use super::{SettingDefaults, read_optimizer, read_settings, with_period};
 use crate::args::TrainArgs;
 use crate::failure::{Failure, Kind};
 use crate::files;
@@ -29,6 +29,12 @@ const LABELS: &str = "labels";
 const BATCH_MAX: usize = 8;
 
 const RANK: usize = 16;
+
+const LENGTH_HINT: &str = "divide the example, or give --length";
+
+const EXAMPLE_HINT: &str =
+    "write a line such as {\"prompt\": \"…\", \"completion\": \"…\"} for each example";
+
 const LEARNING_RATE: f64 = 2e-4;
 
 /// An adapter before training, with facts on its model and its examples.
@@ -39,6 +45,13 @@ pub struct AdapterSubject {
     base: String,
     weights: ContentId,
     data: ContentId,
+    rows: ExampleRows,
+    held_out: Option<HeldOutFile>,
+}
+
+/// A file of held-out examples.
+struct HeldOutFile {
+    blake3: ContentId,
     rows: ExampleRows,
 }
 
@@ -52,17 +65,18 @@ pub(super) fn prepare_run(
     let settings = adapter_settings(args);
     let adapter = model.create_adapter(&settings).map_err(from_model)?;
     let lines = files::read(data_path)?;
-    let rows = read_rows(args, &model, (data_path, &lines), unix_seconds)?;
-    let data = TrainingData {
-        inputs: BTreeMap::from([(TOKENS.to_owned(), rows.tokens.clone())]),
-        target_name: LABELS.to_owned(),
-        target: rows.labels.clone(),
-    };
+    let limit = (choose_length(args, &model)?, LENGTH_HINT);
+    let examples = read_examples(&model, (data_path, &lines), limit, unix_seconds)?;
+    let rows = ExampleRows::from_examples(&examples);
+    let rows = rows.map_err(|error| from_examples(data_path, &error, LENGTH_HINT))?;
+    let held_out = read_held_out(args, &model, &rows, unix_seconds)?;
+    let data = to_data(&rows);
     let recipe = Recipe {
         loss: Loss::CountedCrossEntropy,
         optimizer: read_optimizer(args)?,
         output: None,
         selection: Selection::Only(adapter::PREFIX.to_owned()),
+        has_evaluations: false,
     };
     let defaults = SettingDefaults {
         steps: None,
@@ -80,7 +94,10 @@ pub(super) fn prepare_run(
     let graph = model
         .to_training_model(&adapter, size)
         .map_err(from_model)?;
-    let training = Training::prepare(graph, data, run_settings).map_err(from_training)?;
+    let evaluated = held_out.as_ref().map(|it| to_data(&it.rows));
+    let evaluated = evaluated.map(|it| with_period(args, &run_settings, &data, it));
+    let training = Training::prepare(graph, data, run_settings, evaluated.as_ref());
+    let training = training.map_err(from_training)?;
     let subject = AdapterSubject {
         adapter,
         settings,
@@ -88,6 +105,7 @@ pub(super) fn prepare_run(
         weights: model.weights_id().map_err(from_model)?,
         data: ContentId::for_content(&lines),
         rows,
+        held_out,
     };
     Ok((subject, training))
 }
@@ -107,36 +125,75 @@ fn adapter_settings(args: &TrainArgs) -> AdapterSettings {
     }
 }
 
-/// Reads the examples.
-fn read_rows(
-    args: &TrainArgs,
+/// Returns rows of examples as tensors by the names of a step's inputs.
+fn to_data(rows: &ExampleRows) -> TrainingData {
+    TrainingData {
+        inputs: BTreeMap::from([(TOKENS.to_owned(), rows.tokens.clone())]),
+        target_name: LABELS.to_owned(),
+        target: rows.labels.clone(),
+    }
+}
+
+/// Reads the examples of a file, of which none is longer than a limit, with the hint for a longer
+/// one.
+fn read_examples(
     model: &LanguageModel,
     (path, lines): (&Path, &[u8]),
+    (tokens_max, long_hint): (usize, &str),
     unix_seconds: u64,
-) -> Result<ExampleRows, Failure> {
-    let named = |cause: &dyn std::fmt::Display, hint: &str| {
-        Failure::new(Kind::Input, format!("{}: {cause}", path.display()), hint)
-    };
-    let form = "write a line such as {\"prompt\": \"…\", \"completion\": \"…\"} for each example";
-    let lines = std::str::from_utf8(lines).map_err(|error| named(&error, form))?;
+) -> Result<Vec<Example>, Failure> {
+    let lines = std::str::from_utf8(lines).map_err(|error| {
+        let cause = format!("{}: {error}", path.display());
+        Failure::new(Kind::Input, cause, EXAMPLE_HINT)
+    })?;
     let reader = ExampleReader {
         card: &model.card,
         tokenizer: &model.tokenizer,
-        tokens_max: choose_length(args, model)?,
+        tokens_max,
         now: unix_seconds,
     };
-    let rows = reader.read_lines(lines);
-    let rows = rows.and_then(|examples| ExampleRows::from_examples(&examples));
-    rows.map_err(|error| {
-        let hint = match &error {
-            ExampleError::NoTemplate { .. } => "give prompt and completion instead",
-            ExampleError::Long { .. } => "divide the example, or give --length",
-            ExampleError::NoAnswer { .. } => "add a completion or an assistant's message",
-            ExampleError::Vocabulary { .. } => "leave the text out that has this token",
-            _ => form,
-        };
-        named(&error, hint)
-    })
+    let examples = reader.read_lines(lines);
+    examples.map_err(|error| from_examples(path, &error, long_hint))
+}
+
+/// Reads the held-out examples. They get the rows of the others: longer rows would change the
+/// numbers of the training, and its price.
+fn read_held_out(
+    args: &TrainArgs,
+    model: &LanguageModel,
+    rows: &ExampleRows,
+    unix_seconds: u64,
+) -> Result<Option<HeldOutFile>, Failure> {
+    let path = match &args.eval[..] {
+        [] => return Ok(None),
+        [only] => Path::new(only),
+        _ => {
+            let cause = "--eval is given several times";
+            let hint = "give one file with all held-out examples";
+            return Err(Failure::new(Kind::Usage, cause, hint));
+        }
+    };
+    let lines = files::read(path)?;
+    let length = rows.tokens.dims()[1];
+    let long = "no held-out example can be longer than the longest one in the training: divide it, \
+                leave it out, or train on it";
+    let limit = (length + 1, long);
+    let examples = read_examples(model, (path, &lines), limit, unix_seconds)?;
+    Ok(Some(HeldOutFile {
+        blake3: ContentId::for_content(&lines),
+        rows: ExampleRows::with_length(&examples, length),
+    }))
+}
+
+fn from_examples(path: &Path, error: &ExampleError, long_hint: &str) -> Failure {
+    let hint = match error {
+        ExampleError::NoTemplate { .. } => "give prompt and completion instead",
+        ExampleError::Long { .. } => long_hint,
+        ExampleError::NoAnswer { .. } => "add a completion or an assistant's message",
+        ExampleError::Vocabulary { .. } => "leave the text out that has this token",
+        _ => EXAMPLE_HINT,
+    };
+    Failure::new(Kind::Input, format!("{}: {error}", path.display()), hint)
 }
 
 /// Returns the most tokens that an example can have.
@@ -188,6 +245,10 @@ impl AdapterSubject {
                 "blake3": self.data.to_string(), "count": examples, "length": length,
                 "tokens": self.rows.token_count, "answer_tokens": self.rows.answer_count,
             },
+            "held_out_examples": self.held_out.as_ref().map(|it| json!({
+                "blake3": it.blake3.to_string(), "count": it.rows.tokens.dims()[0],
+                "tokens": it.rows.token_count, "answer_tokens": it.rows.answer_count,
+            })),
         })
     }
 

@@ -8,7 +8,7 @@ use souk_node::buyer::value_labels::ValueLabels;
 use souk_node::scheduler::gradient::{Loss, Recipe, Selection};
 
 use super::failures::from_training;
-use super::{SettingDefaults, read_optimizer, read_settings};
+use super::{SettingDefaults, read_optimizer, read_settings, with_period};
 use crate::args::{LossName, TrainArgs};
 use crate::failure::{Failure, Kind};
 use crate::files;
@@ -31,9 +31,13 @@ pub(super) fn prepare_run(args: &TrainArgs) -> Result<(Bytes, Training), Failure
         optimizer: read_optimizer(args)?,
         output: args.loss_of.clone(),
         selection: Selection::AllBut(args.freeze.clone()),
+        has_evaluations: false,
     };
     let settings = read_settings(args, &data, recipe, &DEFAULTS);
-    let training = Training::prepare(model.clone(), data, settings).map_err(from_training)?;
+    let held_out = read_held_out(args, &data)?;
+    let held_out = held_out.map(|examples| with_period(args, &settings, &data, examples));
+    let training = Training::prepare(model.clone(), data, settings, held_out.as_ref());
+    let training = training.map_err(from_training)?;
     Ok((model, training))
 }
 
@@ -77,4 +81,26 @@ fn read_data(args: &TrainArgs) -> Result<TrainingData, Failure> {
         target_name,
         target,
     })
+}
+
+/// Reads the held-out examples: the inputs and the target again, each under its name.
+fn read_held_out(args: &TrainArgs, data: &TrainingData) -> Result<Option<TrainingData>, Failure> {
+    if args.eval.is_empty() {
+        return Ok(None);
+    }
+    let legend = ValueLabels::from_model(files::read(&args.model)?);
+    let mut inputs = files::read_inputs(&args.eval, &legend)?;
+    let target_name = data.target_name.clone();
+    let Some(target) = inputs.remove(&target_name) else {
+        let names = data.inputs.keys().chain([&target_name]);
+        let each = names.map(|name| format!("--eval {name}=FILE.npy"));
+        let cause = format!("--eval gives no held-out {target_name:?}");
+        let hint = format!("give {}", each.collect::<Vec<_>>().join(" "));
+        return Err(Failure::new(Kind::Usage, cause, hint));
+    };
+    Ok(Some(TrainingData {
+        inputs,
+        target_name,
+        target,
+    }))
 }

@@ -38,6 +38,17 @@ pub fn describe_training(subject: &Subject, training: &Training) -> Vec<String> 
         settings.recipe.optimizer.name(),
     )];
     lines.extend(subject.describe_line());
+    if let Some(held_out) = &training.held_out {
+        let left_out = match held_out.left_out {
+            0 => String::new(),
+            rest => format!("; {rest} more fill no batch and are left out"),
+        };
+        lines.push(format!(
+            "  evaluated on {} before the first step, each {} and at the end{left_out}",
+            format_count(show::to_u64(held_out.examples), "held-out example"),
+            format_count(held_out.every_steps, "step"),
+        ));
+    }
     lines.push(format!(
         "  {} in {}, {} of parameters and states; the provider sees model and examples",
         format_count(show::to_u64(step.parameters.elements()), "parameter"),
@@ -58,7 +69,7 @@ pub fn show_plan(
     let (step, settings) = (&training.step, &training.settings);
     let memory = quote.graph.summary().memory_bytes_peak;
     // A quote is for the steps of one lease.
-    let leases = settings.steps as f64 / f64::from(quote.requests.max(1));
+    let leases = training.request_count() as f64 / f64::from(quote.requests.max(1));
     let seconds = quote.run_seconds() * leases;
     let price = (quote.price().0 as f64 * leases).ceil() as u64;
     let examples = settings.steps as f64 * settings.batch as f64;
@@ -67,6 +78,7 @@ pub fn show_plan(
     match output {
         Output::Json => show::print_json(&json!({
             "steps": settings.steps,
+            "evaluations": training.held_out.as_ref().map(|it| it.evaluation_count(settings.steps)),
             "tokens": tokens.map(|tokens| tokens.round() as u64),
             "price_micro_per_million_tokens": per_million,
             "steps_per_pass": training.steps_per_pass(),
@@ -91,9 +103,12 @@ pub fn show_plan(
                     format_credits(per_million)
                 ));
             }
-            if quote.requests < u32::try_from(settings.steps).unwrap_or(u32::MAX) {
+            if u64::from(quote.requests) < training.request_count() {
                 let count = u64::from(quote.requests);
-                let steps = format_count(count, "step");
+                let steps = match training.held_out {
+                    Some(_) => format!("{count} steps and held-out batches"),
+                    None => format_count(count, "step"),
+                };
                 text.push(format!("  the first lease is for {steps}:"));
             }
             text.extend(show::plan::describe_plan(quote, limits));
@@ -107,6 +122,10 @@ pub struct Progress {
     output: Output,
     steps: u64,
     every: u64,
+    /// The steps from one evaluation to the next, if there are held-out examples.
+    evaluation_every: Option<u64>,
+    /// The loss of the last step.
+    loss: Option<f32>,
     budget: Option<Credits>,
     names: Names,
     provider: String,
@@ -125,6 +144,8 @@ impl Progress {
             output,
             steps,
             every: steps.div_ceil(LINES).max(1),
+            evaluation_every: training.held_out.as_ref().map(|it| it.every_steps),
+            loss: None,
             budget,
             names: Names::default(),
             provider: String::new(),
@@ -145,6 +166,9 @@ impl Progress {
             }
             TrainingEvent::Job(event) => self.show_job_event(event),
             TrainingEvent::Step { done, loss, spent } => self.show_step(done, loss, spent),
+            TrainingEvent::Evaluated { done, loss, spent } => {
+                self.show_evaluation(done, loss, spent);
+            }
             TrainingEvent::LeaseEnded { unfinished, from } => {
                 let why = show::replace_accounts(&unfinished.reason_text(), &self.names);
                 let from = format_count(from, "step");
@@ -169,12 +193,9 @@ impl Progress {
         }
     }
 
-    fn show_step(&self, done: u64, loss: f32, spent: Credits) {
-        // Until the receipt, the time since the purchase bounds the cost of the lease.
-        let open = self.leased_at.map_or(0.0, |since| {
-            (since.elapsed().as_secs_f64() * self.price).min(self.escrow)
-        });
-        let spent_max = spent.0 as f64 + open;
+    fn show_step(&mut self, done: u64, loss: f32, spent: Credits) {
+        self.loss = Some(loss);
+        let spent_max = self.spent_max(spent);
         if self.output == Output::Json {
             if show::is_by_line() {
                 show::print_json(&json!({
@@ -184,14 +205,50 @@ impl Progress {
             }
             return;
         }
-        if !done.is_multiple_of(self.every) && done != self.steps && done != 1 {
+        // The line of an evaluation also has the loss of the step before.
+        let is_evaluated = self
+            .evaluation_every
+            .is_some_and(|every| done.is_multiple_of(every) || done == self.steps);
+        let is_shown = done.is_multiple_of(self.every) || done == self.steps || done == 1;
+        if is_shown && !is_evaluated {
+            self.print_step(done, &format!("loss {loss:.4}"), spent_max);
+        }
+    }
+
+    fn show_evaluation(&self, done: u64, loss: f32, spent: Credits) {
+        let spent_max = self.spent_max(spent);
+        if self.output == Output::Json {
+            if show::is_by_line() {
+                show::print_json(&json!({
+                    "step": done, "steps": self.steps, "held_out_loss": loss,
+                    "spent_micro_max": spent_max as u64, "provider": self.provider,
+                }));
+            }
             return;
         }
+        let held_out = format!("held-out {loss:.4}");
+        let losses = match self.loss {
+            Some(loss) => format!("loss {loss:.4}  {held_out}"),
+            None => held_out,
+        };
+        self.print_step(done, &losses, spent_max);
+    }
+
+    /// Returns the most that the run has cost so far. Until the receipt, the time since the
+    /// purchase bounds the cost of the lease.
+    fn spent_max(&self, spent: Credits) -> f64 {
+        let open = self.leased_at.map_or(0.0, |since| {
+            (since.elapsed().as_secs_f64() * self.price).min(self.escrow)
+        });
+        spent.0 as f64 + open
+    }
+
+    fn print_step(&self, done: u64, losses: &str, spent_max: f64) {
         let budget = self.budget.map_or_else(String::new, |budget| {
             format!(" of {}", budget.0 as f64 / MICRO)
         });
         show::print_notice(&format!(
-            "step {done}/{}  loss {loss:.4}  spent at most {:.3}{budget}  {}",
+            "step {done}/{}  {losses}  spent at most {:.3}{budget}  {}",
             self.steps,
             spent_max / MICRO,
             self.provider
@@ -265,9 +322,14 @@ impl TrainingReport<'_> {
                 format_credits(rest)
             ),
         };
+        let held_out = &self.result.held_out;
+        let held_out = held_out.first().zip(held_out.last());
+        let held_out = held_out.map_or_else(String::new, |((_, first), (_, last))| {
+            format!("; held-out {first:.4} at first, {last:.4} at last")
+        });
         vec![
             format!(
-                "trained: {}, loss {first:.4} at first, {last:.4} at last",
+                "trained: {}, loss {first:.4} at first, {last:.4} at last{held_out}",
                 format_count(show::to_u64(losses.len()), "step")
             ),
             format!(
@@ -321,6 +383,7 @@ impl TrainingReport<'_> {
             "parameters": parameters.collect::<Vec<Value>>(),
             "steps_done": self.result.losses.len(),
             "losses": self.result.losses,
+            "held_out": self.describe_held_out(),
             "spent_micro": self.result.spent.0,
             "receipts": self.result.receipts,
         });
@@ -328,6 +391,22 @@ impl TrainingReport<'_> {
             facts.extend(run);
         }
         facts
+    }
+}
+
+impl TrainingReport<'_> {
+    /// Returns the evaluations; null without held-out examples.
+    fn describe_held_out(&self) -> Value {
+        let Some(held_out) = &self.training.held_out else {
+            return Value::Null;
+        };
+        let losses = self.result.held_out.iter();
+        let losses = losses.map(|(done, loss)| json!({ "step": done, "loss": loss }));
+        json!({
+            "examples": held_out.examples,
+            "every": held_out.every_steps,
+            "losses": losses.collect::<Vec<Value>>(),
+        })
     }
 }
 
@@ -340,6 +419,11 @@ impl WrittenModel {
         self.lines.iter().for_each(|line| show::print_line(line));
         let files = self.model.iter().chain(&self.report);
         files.for_each(|path| show::print_line(&format!("  {}", path.display())));
+    }
+
+    /// Returns the report of the run.
+    pub fn facts(&self) -> &Value {
+        &self.facts
     }
 
     /// Describes the model of a run that ended early, if it has a step.

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! tuned/run/  or  tuned.onnx.run/     the journal and the last kept states of a run
-//! FOLDER/buyer/trainings/NAME         the path of such a folder, for the list
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -10,25 +9,17 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use souk_folder::clock::unix_ms;
-use souk_node::buyer::training::{RunEnd, RunJournal, RunJournalError, RunPast};
+use souk_node::buyer::training::{
+    ListedRun, RunJournal, RunJournalError, RunPast, list_run, read_runs, run_folder,
+};
 use souk_node::market::Credits;
-use souk_node::memory::ContentId;
 
 use super::failures::from_run_journal;
 use super::{PreparedRun, lease_limits, prepare_run};
 use crate::args::{Output, TrainArgs, TrainResumeArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, Table, format_credits};
-use crate::{files, suggested_command};
-
-/// The folder that names the runs, in the folder of the market.
-const LIST_FOLDER: &str = "buyer/trainings";
-
-/// The folder of a run, in or beside its result.
-const RUN_FOLDER: &str = "run";
-
-/// How many digits of a hash name a run in the list.
-const NAME_DIGITS: usize = 12;
+use crate::suggested_command;
 
 /// The command that began a run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,9 +33,12 @@ impl RunCommand {
     /// Returns the command with absolute paths, begun now.
     pub(super) fn new(args: &TrainArgs) -> RunCommand {
         let path = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
+        let is_file = |text: &str| args.data.is_some() || !text.contains('=');
         let named = |text: &String| match text.split_once('=') {
-            Some((name, file)) => format!("{name}={}", path(Path::new(file)).display()),
-            None => path(Path::new(text)).display().to_string(),
+            Some((name, file)) if !is_file(text) => {
+                format!("{name}={}", path(Path::new(file)).display())
+            }
+            _ => path(Path::new(text)).display().to_string(),
         };
         // `bundled` is no path, unless there is a file of that name.
         let model = match args.model.exists() {
@@ -57,6 +51,7 @@ impl RunCommand {
                 data: args.data.as_deref().map(path),
                 input: args.input.iter().map(named).collect(),
                 target: args.target.as_ref().map(named),
+                eval: args.eval.iter().map(named).collect(),
                 out: args.out.as_deref().map(path),
                 ..args.clone()
             },
@@ -86,11 +81,7 @@ pub(super) fn begin_journal(
         Err(error) => return Err(from_run_journal(&error)),
     }
     let journal = RunJournal::create(&run).map_err(|error| from_run_journal(&error))?;
-    let run = std::path::absolute(&run).unwrap_or(run);
-    let hash = ContentId::for_content(run.as_os_str().as_encoded_bytes()).to_string();
-    let name: String = hash.chars().take(NAME_DIGITS).collect();
-    let text = run.display().to_string();
-    files::write(&folder.join(LIST_FOLDER).join(name), text.as_bytes())?;
+    list_run(folder, &run).map_err(|error| from_run_journal(&error))?;
     Ok(journal)
 }
 
@@ -142,34 +133,22 @@ pub(super) async fn resume_run(folder: &Path, output: Output, asked: &TrainResum
         training,
         limits,
     };
-    prepared
-        .train_model(folder, output, journal, String::new())
-        .await
+    let command = String::new();
+    let written = prepared.train_model(folder, output, journal, command);
+    written.await?.show_result(output);
+    Ok(())
 }
 
 /// Returns the folder of a run and the path of its result. Either of them can be given.
 fn find_run(given: &Path) -> (PathBuf, PathBuf) {
     if given.join("facts.jsonl").exists() {
-        let result = match given.file_name().is_some_and(|name| name == RUN_FOLDER) {
+        let result = match given.file_name().is_some_and(|name| name == "run") {
             true => given.join(".."),
             false => given.with_extension(""),
         };
         return (given.to_owned(), result);
     }
     (run_folder(given, given.is_dir()), given.to_owned())
-}
-
-/// Returns the folder of the run whose result goes to `out`, which is a folder or a file.
-pub(super) fn run_folder(out: &Path, is_folder: bool) -> PathBuf {
-    match is_folder {
-        true => out.join(RUN_FOLDER),
-        false => {
-            let mut name = out.as_os_str().to_owned();
-            name.push(".");
-            name.push(RUN_FOLDER);
-            PathBuf::from(name)
-        }
-    }
 }
 
 fn decode_command(past: &RunPast, run: &Path) -> Result<RunCommand, Failure> {
@@ -184,43 +163,48 @@ fn decode_command(past: &RunPast, run: &Path) -> Result<RunCommand, Failure> {
 
 /// Lists the runs that were begun from a folder, the oldest first.
 pub(super) fn list_runs(folder: &Path, output: Output) {
-    let entries = std::fs::read_dir(folder.join(LIST_FOLDER));
-    let paths = entries.into_iter().flatten().flatten();
-    let paths = paths.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-    let runs = paths.filter_map(|path| {
-        let run = PathBuf::from(path);
-        let past = RunJournal::read(&run).ok()?;
-        Some((run, past))
-    });
-    let mut runs: Vec<(PathBuf, RunPast)> = runs.collect();
-    runs.sort_by_key(|(_, past)| past.at);
+    let runs = read_runs(folder);
     if output == Output::Json {
-        let all: Vec<Value> = runs.iter().map(|(run, past)| to_json(run, past)).collect();
+        let all: Vec<Value> = runs.iter().map(to_json).collect();
         return show::print_json(&all);
     }
-    let mut table = Table::new(&["run", "state", ">steps", ">loss", ">credits", "result"]);
-    for (run, past) in &runs {
+    let columns = [
+        "run",
+        "state",
+        ">steps",
+        ">loss",
+        ">held-out",
+        ">credits",
+        "result",
+    ];
+    let mut table = Table::new(&columns);
+    for run in &runs {
+        let past = &run.past;
         table.add_row([
             show::time_of_day(past.at.0),
-            describe_state(run, past).to_owned(),
+            run.state().text().to_owned(),
             format!("{}/{}", past.kept.position, past.steps),
             last_loss(past).map_or("-".to_owned(), |loss| format!("{loss:.4}")),
+            held_out_loss(past).map_or("-".to_owned(), |loss| format!("{loss:.4}")),
             format_credits(past.spent.0),
-            result_path(run, past),
+            result_path(run),
         ]);
     }
     table.print();
 }
 
-fn to_json(run: &Path, past: &RunPast) -> Value {
+fn to_json(run: &ListedRun) -> Value {
+    let past = &run.past;
     json!({
-        "result": result_path(run, past),
-        "run": run,
-        "state": describe_state(run, past),
+        "id": run.name,
+        "result": result_path(run),
+        "run": run.folder,
+        "state": run.state().text(),
         "begun_ms": past.at.0,
         "steps_done": past.kept.position,
         "steps": past.steps,
         "loss": last_loss(past),
+        "held_out_loss": held_out_loss(past),
         "spent_micro_max": past.spent.0,
         "receipts": past.receipts.len(),
     })
@@ -230,40 +214,21 @@ fn last_loss(past: &RunPast) -> Option<f32> {
     past.losses.last().map(|loss| f32::from_bits(loss.0))
 }
 
-/// Returns the path that --out named.
-fn result_path(run: &Path, past: &RunPast) -> String {
-    let command: Option<RunCommand> = serde_json::from_str(&past.command).ok();
-    let out = command.and_then(|command| command.args.out);
-    out.unwrap_or_else(|| run.to_owned()).display().to_string()
+fn held_out_loss(past: &RunPast) -> Option<f32> {
+    let last = past.held_out.last();
+    last.map(|(_, loss)| f32::from_bits(loss.0))
 }
 
-/// Returns the state of a run in a word.
-fn describe_state(run: &Path, past: &RunPast) -> &'static str {
-    match past.how {
-        _ if RunJournal::is_busy(run) => "running",
-        _ if RunJournal::is_finished(run, past) => "done",
-        Some(RunEnd::Done) => "not written",
-        None => "killed",
-        Some(RunEnd::Stopped) => "stopped",
-        Some(RunEnd::NotFinite { .. }) => "not finite",
-        Some(RunEnd::NoLease) => "no device",
-        Some(RunEnd::Lost) => "devices lost",
-        Some(RunEnd::Journal) => "disk failed",
-    }
+/// Returns the path that --out named.
+fn result_path(run: &ListedRun) -> String {
+    let command: Option<RunCommand> = serde_json::from_str(&run.past.command).ok();
+    let out = command.and_then(|command| command.args.out);
+    out.unwrap_or_else(|| run.result()).display().to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_journal_stands_beside_its_result_under_a_name_of_its_own() {
-        let run = |out: &str| run_folder(Path::new(out), false);
-        assert_eq!(run("a/tuned.onnx"), Path::new("a/tuned.onnx.run"));
-        assert_eq!(run("tuned.run"), Path::new("tuned.run.run"));
-        assert_ne!(run("a.onnx"), run("a.bin"));
-        assert_eq!(run_folder(Path::new("a"), true), Path::new("a/run"));
-    }
 
     #[test]
     fn a_run_is_found_by_its_result_and_by_its_own_folder() {

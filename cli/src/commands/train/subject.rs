@@ -7,13 +7,12 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 #[cfg(feature = "generate")]
 use souk_llm::adapter;
-use souk_node::buyer::training::Training;
+use souk_node::buyer::training::{Training, run_folder};
 use souk_node::memory::{ContentId, Tensor};
 
 #[cfg(feature = "generate")]
 use super::language::AdapterSubject;
 use super::onnx_model;
-use super::runs::run_folder;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::files;
 

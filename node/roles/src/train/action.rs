@@ -14,9 +14,9 @@ pub enum Action {
     /// by [`super::Event::StepWanted`], its answers are [`super::Event::Answered`], and
     /// [`super::Event::LeaseEnded`] is its last event.
     BeginLease,
-    /// Send one more step.
-    SendStep(Step),
-    /// Send no more steps, and end the lease when those under way are answered. No answer.
+    /// Send one more step or evaluation.
+    Send(RunRequest),
+    /// Send no more of them, and end the lease when those under way are answered. No answer.
     SendNoMore,
     /// End the lease at once. No answer but its end.
     CancelLease,
@@ -35,6 +35,13 @@ pub enum Action {
         /// The loss of its batch, before the step.
         loss: LossBits,
     },
+    /// Show an evaluation to people. It counts once it is in the journal.
+    ShowEvaluation {
+        /// The number of steps done.
+        position: u64,
+        /// The loss of the held-out examples after these steps.
+        loss: LossBits,
+    },
     /// The run is over, and no action follows.
     End(End),
 }
@@ -44,14 +51,29 @@ pub enum Action {
 pub struct LeaseWish {
     /// Where it begins.
     pub from: Checkpoint,
-    /// The first step.
-    pub first: Step,
+    /// Its first step or evaluation.
+    pub first: RunRequest,
     /// How many steps the buyer can send.
     pub steps: u64,
+    /// How many evaluations the buyer can send besides.
+    pub evaluations: u64,
     /// The most that it may cost; none for no limit.
     pub budget: Option<Credits>,
     /// The providers from which not to buy.
     pub excluded: Vec<AccountKey>,
+}
+
+/// What a lease does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunRequest {
+    /// A step.
+    Step(Step),
+    /// The loss of the held-out examples, which changes no state. It can be several requests of the
+    /// lease, but it has one answer.
+    Evaluation {
+        /// How many steps must be done before it.
+        position: u64,
+    },
 }
 
 /// A step to send.

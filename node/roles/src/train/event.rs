@@ -23,9 +23,9 @@ pub enum Event {
         /// What the market holds for it.
         escrow: Credits,
     },
-    /// The present lease can take one more step.
+    /// The present lease can take one more step or evaluation.
     StepWanted,
-    /// The answer to the next step of the present lease, in the order of steps.
+    /// The answer to the next step or evaluation of the present lease, in their order.
     Answered(StepAnswer),
     /// The present lease is over.
     LeaseEnded(LeaseEnd),
@@ -37,12 +37,12 @@ pub enum Event {
     Stop,
 }
 
-/// The answer to a step.
+/// The answer to a step or an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepAnswer {
     /// A finite loss. The states are there if the step had to bring them, and finite.
     Done {
-        /// The loss of the batch before the step.
+        /// The loss of the batch before the step, or of the held-out examples.
         loss: LossBits,
         /// The states after it.
         states: Option<States>,

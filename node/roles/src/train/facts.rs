@@ -110,6 +110,13 @@ pub enum Fact {
         /// The head of the chain after them.
         link: ContentId,
     },
+    /// The held-out examples were evaluated with the last kept states.
+    HeldOut {
+        /// The number of steps done.
+        position: u64,
+        /// Their loss.
+        loss: LossBits,
+    },
     /// A lease is over.
     LeaseOver {
         /// The provider that sold it, as far as the run knows.
@@ -150,6 +157,8 @@ pub struct Past {
     pub kept: Checkpoint,
     /// The loss of each step that counts.
     pub losses: Vec<LossBits>,
+    /// The positions at which the held-out examples were evaluated, and their losses.
+    pub held_out: Vec<(u64, LossBits)>,
     /// The head of the chain of steps.
     pub link: ContentId,
     /// What the leases cost, or can still cost.
@@ -205,6 +214,7 @@ impl Past {
                 states,
             },
             losses: Vec::new(),
+            held_out: Vec::new(),
             spent: Credits::ZERO,
             receipts: Vec::new(),
             open_lease: None,
@@ -269,6 +279,14 @@ impl Past {
                 self.seen.insert(states_root(&states));
                 self.kept = Checkpoint { position, states };
             }
+            Fact::HeldOut { position, loss } => {
+                let expected = self.kept.position;
+                if position != expected || self.is_evaluated() {
+                    let found = position;
+                    return Err(FactError::Position { found, expected });
+                }
+                self.held_out.push((position, loss));
+            }
             Fact::LeaseOver {
                 provider,
                 cost,
@@ -291,6 +309,13 @@ impl Past {
             Fact::Over { how } => self.how = Some(how),
         }
         Ok(())
+    }
+
+    /// Returns whether the held-out examples were evaluated with the last kept states.
+    #[must_use]
+    pub fn is_evaluated(&self) -> bool {
+        let last = self.held_out.last();
+        last.is_some_and(|(position, _)| *position == self.kept.position)
     }
 
     /// Returns whether all steps are done.

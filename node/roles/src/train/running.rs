@@ -7,6 +7,16 @@ use souk_market::{AccountKey, Credits};
 
 use super::*;
 
+/// What a lease was sent and has not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+enum UnderWay {
+    /// A step, and whether it must bring the states.
+    Step {
+        keep: bool,
+    },
+    Evaluation,
+}
+
 /// A lease that is bought or at work.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct LeaseRun {
@@ -16,14 +26,21 @@ pub(super) struct LeaseRun {
     end: u64,
     /// The position of the next step to send.
     next: u64,
-    /// The steps under way: whether each must bring the states.
-    under_way: VecDeque<bool>,
+    /// The number of evaluations of which it was bought, and of those that it can still send.
+    evaluations: u64,
+    evaluations_left: u64,
+    /// The position of the last evaluation sent.
+    evaluated: Option<u64>,
+    /// How many evaluations were in the journal before.
+    held_out_before: usize,
+    /// What is under way.
+    under_way: VecDeque<UnderWay>,
     /// Whether the last step sent must bring the states.
     is_last_kept: bool,
     has_no_more: bool,
     /// The losses of the steps since the last kept states.
     unkept: Vec<LossBits>,
-    /// The number of answers that are steps.
+    /// The number of answers that are steps or evaluations.
     answered: u64,
     /// What the market holds for it.
     pub(super) escrow: Credits,
@@ -35,15 +52,20 @@ pub(super) struct LeaseRun {
 }
 
 impl LeaseRun {
-    pub(super) fn new(provider: AccountKey, wish: &LeaseWish) -> LeaseRun {
+    pub(super) fn new(provider: AccountKey, wish: &LeaseWish, past: &Past) -> LeaseRun {
         let first = wish.from.position;
-        LeaseRun {
+        let mut lease = LeaseRun {
             provider,
             first,
             end: first + wish.steps,
-            next: first + 1,
-            under_way: VecDeque::from([wish.first.keep]),
-            is_last_kept: wish.first.keep,
+            next: first,
+            evaluations: wish.evaluations,
+            evaluations_left: wish.evaluations,
+            evaluated: None,
+            held_out_before: past.held_out.len(),
+            under_way: VecDeque::new(),
+            // The states with which it begins are kept.
+            is_last_kept: true,
             has_no_more: false,
             unkept: Vec::new(),
             answered: 0,
@@ -51,7 +73,25 @@ impl LeaseRun {
             is_deaf: false,
             is_malformed: false,
             ends: None,
-        }
+        };
+        lease.note_sent(wish.first);
+        lease
+    }
+
+    fn note_sent(&mut self, request: RunRequest) {
+        let under_way = match request {
+            RunRequest::Step(step) => {
+                self.next += 1;
+                self.is_last_kept = step.keep;
+                UnderWay::Step { keep: step.keep }
+            }
+            RunRequest::Evaluation { position } => {
+                self.evaluations_left -= 1;
+                self.evaluated = Some(position);
+                UnderWay::Evaluation
+            }
+        };
+        self.under_way.push_back(under_way);
     }
 
     /// Ends the run with this lease.
@@ -64,13 +104,14 @@ impl LeaseRun {
         let head = past.kept.position + self.unkept.len() as u64;
         assert!(self.first <= past.kept.position && head <= self.next);
         assert!(self.next <= self.end, "it sends what it was bought for");
-        let under_way = self.under_way.len() as u64;
-        assert!(self.is_deaf || head + under_way == self.next, "in order");
+        let steps = self.under_way.iter();
+        let steps = steps.filter(|it| **it != UnderWay::Evaluation).count() as u64;
+        assert!(self.is_deaf || head + steps == self.next, "in order");
     }
 }
 
 impl TrainCore {
-    /// Sends one more step. If the caller stops, the last one brings the states.
+    /// Sends one more step or evaluation. If the caller stops, the last step brings the states.
     pub(super) fn on_step_wanted(&mut self) {
         let Phase::Running(lease) = &self.phase else {
             return;
@@ -79,24 +120,38 @@ impl TrainCore {
             return;
         }
         let is_stopped = self.stops > 0 && lease.is_last_kept;
-        let is_over = lease.is_deaf || lease.next == lease.end || is_stopped;
-        let mut step = self.step_at(lease.next, lease.end);
-        step.keep |= self.stops > 0;
+        let request = match lease.is_deaf || is_stopped {
+            true => None,
+            false => self.next_request(lease),
+        };
         let Phase::Running(lease) = &mut self.phase else {
             unreachable!("it was looked at");
         };
-        if is_over {
-            lease.has_no_more = true;
-            self.actions.push(Action::SendNoMore);
-        } else {
-            lease.next += 1;
-            lease.under_way.push_back(step.keep);
-            lease.is_last_kept = step.keep;
-            self.actions.push(Action::SendStep(step));
+        match request {
+            None => {
+                lease.has_no_more = true;
+                self.actions.push(Action::SendNoMore);
+            }
+            Some(request) => {
+                lease.note_sent(request);
+                self.actions.push(Action::Send(request));
+            }
         }
     }
 
-    /// Takes the answer of the oldest step under way.
+    /// Returns what a lease does after all that it was sent.
+    fn next_request(&self, lease: &LeaseRun) -> Option<RunRequest> {
+        let position = lease.next;
+        let is_evaluated = lease.evaluated == Some(position) || lease.evaluations_left == 0;
+        if self.is_due(position) && !is_evaluated {
+            return Some(RunRequest::Evaluation { position });
+        }
+        let mut step = self.step_at(position, lease.end);
+        step.keep |= self.stops > 0;
+        (position < lease.end).then_some(RunRequest::Step(step))
+    }
+
+    /// Takes the answer of the oldest step or evaluation under way.
     pub(super) fn on_answered(&mut self, answer: StepAnswer) {
         let Phase::Running(lease) = &mut self.phase else {
             return;
@@ -104,8 +159,10 @@ impl TrainCore {
         if lease.is_deaf {
             return;
         }
-        let Some(keep) = lease.under_way.pop_front() else {
-            return self.on_malformed();
+        let keep = match lease.under_way.pop_front() {
+            None => return self.on_malformed(),
+            Some(UnderWay::Evaluation) => return self.take_evaluation(&answer),
+            Some(UnderWay::Step { keep }) => keep,
         };
         let position = self.past.kept.position + lease.unkept.len() as u64;
         match answer {
@@ -131,6 +188,26 @@ impl TrainCore {
                 self.take_step(loss, states.filter(|_| keep));
             }
         }
+    }
+
+    /// Counts an evaluation with the last kept states. Its loss may be no number: unlike a step's,
+    /// it spoils nothing.
+    fn take_evaluation(&mut self, answer: &StepAnswer) {
+        let loss = match answer {
+            StepAnswer::Malformed => return self.on_malformed(),
+            StepAnswer::NotFinite { loss } | StepAnswer::Done { loss, .. } => *loss,
+        };
+        let Phase::Running(lease) = &mut self.phase else {
+            unreachable!("its answer came");
+        };
+        assert!(
+            lease.unkept.is_empty(),
+            "states return before an evaluation"
+        );
+        lease.answered += 1;
+        let position = self.past.kept.position;
+        self.record_fact(Fact::HeldOut { position, loss });
+        self.actions.push(Action::ShowEvaluation { position, loss });
     }
 
     /// Counts a step and, if it brings the states, all since the last kept ones.
@@ -212,7 +289,8 @@ impl TrainCore {
             receipts: ended.receipts,
             blame: self.blame_provider(&lease, ended.why),
         });
-        let is_fruitful = self.past.kept.position > lease.first;
+        let is_fruitful = self.past.kept.position > lease.first
+            || self.past.held_out.len() > lease.held_out_before;
         self.fruitless = match is_fruitful {
             true => 0,
             false => self.fruitless + 1,
@@ -225,7 +303,7 @@ impl TrainCore {
         let is_cancelled = ended.why == LeaseEndReason::Cancelled && !lease.is_deaf;
         if let Some(end) = lease.ends {
             self.end_run(end);
-        } else if self.past.is_done() {
+        } else if self.has_all() {
             self.end_run(End::Done);
         } else if self.stops > 0 || is_cancelled {
             self.end_run(End::Stopped);
@@ -240,7 +318,7 @@ impl TrainCore {
     /// the lease was over, because the plan expected quicker steps, unless it was far slower than
     /// its ask stated.
     fn blame_provider(&self, lease: &LeaseRun, why: LeaseEndReason) -> Blame {
-        let wanted = lease.end - lease.first;
+        let wanted = lease.end - lease.first + lease.evaluations;
         let is_slow = lease.answered.saturating_mul(SLOW_SHARE) < wanted;
         if lease.is_malformed {
             return Blame::Banned;

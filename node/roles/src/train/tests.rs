@@ -99,7 +99,11 @@ fn a_provider_that_sends_old_states_is_banned_when_another_one_goes_on() {
 
 #[test]
 fn states_return_after_each_keep_steps_and_at_the_end_of_a_lease() {
-    let mut world = World::new(3, vec![Style::Honest]);
+    let mut world = World::new(8, vec![Style::Honest]);
+    assert_eq!(
+        world.spec.evaluation, None,
+        "there are no held-out examples"
+    );
     world.is_calm = true;
     let world = play(world);
     let kept: Vec<u64> = world
@@ -113,6 +117,64 @@ fn states_return_after_each_keep_steps_and_at_the_end_of_a_lease() {
         .collect();
     assert_eq!(kept, expected);
     assert_eq!(world.sent.len() as u64, world.steps, "none is sent twice");
+}
+
+#[test]
+fn held_out_examples_are_evaluated_at_the_beginning_at_each_nth_step_and_at_the_end() {
+    for seed in [3, 5, 6, 7, 9, 22] {
+        let mut world = World::new(seed, vec![Style::Honest]);
+        world.is_calm = true;
+        let world = play(world);
+        let points: Vec<u64> = world.evaluation_points().collect();
+        assert!(points.len() > 2 && points.first() == Some(&0));
+        assert_eq!(points.last(), Some(&world.steps));
+        assert_eq!(world.evaluated, points, "each of them once");
+        assert_eq!(world.sent.len() as u64, world.steps);
+        let mut kept = world.sent.iter().filter(|it| it.keep);
+        let has_states = |at: &u64| *at == 0 || kept.any(|it| it.position + 1 == *at);
+        assert!(points.iter().all(has_states), "those states return");
+    }
+}
+
+#[test]
+fn a_run_that_lacks_only_its_last_evaluation_buys_a_lease_for_it() {
+    let mut world = World::new(3, vec![Style::Honest]);
+    world.is_calm = true;
+    world.live();
+    let position = world.steps;
+    let is_last =
+        |fact: &Fact| matches!(fact, Fact::HeldOut { position: at, .. } if *at == position);
+    let end = world.disk.iter().position(is_last).expect("it is the last");
+    let past = Past::from_facts(world.disk[..end].iter().cloned()).unwrap();
+    assert!(past.is_done() && !past.is_evaluated());
+    let settled = Past {
+        open_lease: None,
+        ..past
+    };
+    let (_, actions) = TrainCore::resume(world.spec, settled);
+    let [Action::Quote(wish)] = &actions[..] else {
+        panic!("{actions:?}");
+    };
+    assert_eq!((wish.steps, wish.evaluations), (0, 1));
+    assert_eq!(wish.first, RunRequest::Evaluation { position });
+}
+
+#[test]
+fn an_evaluation_counts_once_and_only_with_the_states_that_are_kept() {
+    let loss = LossBits(7);
+    let mut past = begin_short().past().clone();
+    let wrong = past.apply(Fact::HeldOut { position: 1, loss });
+    assert!(matches!(
+        wrong,
+        Err(FactError::Position {
+            found: 1,
+            expected: 0
+        })
+    ));
+    past.apply(Fact::HeldOut { position: 0, loss }).unwrap();
+    let twice = past.apply(Fact::HeldOut { position: 0, loss });
+    assert!(matches!(twice, Err(FactError::Position { .. })));
+    assert_eq!(past.held_out, [(0, loss)]);
 }
 
 #[test]
@@ -185,6 +247,7 @@ fn begin_short() -> TrainCore {
         keep_steps: 1,
         lease_steps_max: 20,
         budget: None,
+        evaluation: None,
     };
     let (mut core, _) = TrainCore::begin(spec, began);
     core.apply(Event::Recorded);

@@ -3,7 +3,7 @@
 use souk_scheduler::gradient::GradientError;
 use thiserror::Error;
 
-use super::STEPS_MAX;
+use super::{EVALUATION_BATCHES_MAX, STEPS_MAX};
 
 /// The reason why a run cannot begin.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -71,5 +71,28 @@ pub enum TrainingError {
         label: i64,
         /// Number of classes.
         classes: usize,
+    },
+    /// The held-out examples do not fit.
+    #[error("of the held-out examples: {0}")]
+    HeldOut(Box<TrainingError>),
+    /// The held-out examples have other inputs than those of the training.
+    #[error("{name:?} is not there, or has another type or shape than in the training")]
+    HeldOutType {
+        /// Name of the input or the target.
+        name: String,
+    },
+    /// The held-out examples fill no batch.
+    #[error("{examples} examples fill no batch of {batch}")]
+    HeldOutFew {
+        /// Number of examples of a step.
+        batch: usize,
+        /// Number of held-out examples.
+        examples: usize,
+    },
+    /// An evaluation would be too long.
+    #[error("{batches} batches are more than {EVALUATION_BATCHES_MAX}")]
+    HeldOutMany {
+        /// Number of batches.
+        batches: usize,
     },
 }

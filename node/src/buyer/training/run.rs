@@ -42,6 +42,15 @@ pub enum TrainingEvent<'a> {
         /// The cost of the ended leases.
         spent: Credits,
     },
+    /// The held-out examples are evaluated, beside a step at which the states are kept.
+    Evaluated {
+        /// The number of steps done.
+        done: u64,
+        /// The loss of the held-out examples after these steps.
+        loss: f32,
+        /// The cost of the ended leases.
+        spent: Credits,
+    },
     /// A lease ended early, and the run goes on with another one.
     LeaseEnded {
         /// How it ended.
@@ -81,6 +90,8 @@ pub struct TrainingResult {
     pub end: TrainingEnd,
     /// The loss of each step that counts.
     pub losses: Vec<f32>,
+    /// The numbers of steps after which the held-out examples were evaluated, and their losses.
+    pub held_out: Vec<(u64, f32)>,
     /// The head of the chain of these steps.
     pub link: ContentId,
     /// The states after the last of them.

@@ -9,15 +9,14 @@ use std::time::Duration;
 use souk_market::{Credits, JobId};
 use souk_memory::Tensor;
 use souk_roles::train::{
-    Action, End, Event, LeaseEnd, LeaseEndReason, LeaseWish, LossBits, States, Step, StepAnswer,
-    TrainCore,
+    Action, End, Event, LeaseEnd, LeaseEndReason, LeaseWish, RunRequest, StepAnswer, TrainCore,
 };
-use souk_scheduler::gradient::step_graph::LOSS;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::journal::{RunWrite, RunWriter, RunWritten};
 use super::run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
+use super::sent::{SentRequests, state_ids, to_requests};
 use super::training_job;
 use crate::buyer::job::{Job, RequestInputs};
 use crate::buyer::{
@@ -55,8 +54,9 @@ pub(super) struct RunShell<'a, O> {
     answered: BTreeMap<String, Tensor>,
     quoting: Option<Quoting>,
     quoted: Option<(JobId, Box<Job>, Quote)>,
-    first: Option<Step>,
+    first: Option<RunRequest>,
     lease: Option<OpenLease>,
+    sent: SentRequests,
     /// How many leases this life wanted.
     leases: u32,
     quote_error: Option<Box<QuoteError>>,
@@ -80,6 +80,8 @@ struct OpenLease {
 /// What happened to the shell.
 enum Input {
     Event(Event),
+    /// The lease can take one more request.
+    Room,
     Quoted(Box<Job>, Box<Result<Quote, QuoteError>>),
     NotWritten(String),
     Answered(Answer),
@@ -108,6 +110,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             quoted: None,
             first: None,
             lease: None,
+            sent: SentRequests::default(),
             leases: 0,
             quote_error: None,
             unfinished: None,
@@ -161,7 +164,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 Some(answer) = lease.answers.recv() => Input::Answered(answer),
                 Some(event) = lease.progress.recv() => Input::Job(event),
                 ended = &mut lease.running => Input::LeaseEnded(Box::new(ended)),
-                () = room => Input::Event(Event::StepWanted),
+                () = room => Input::Room,
             }
         };
         tokio::select! {
@@ -182,19 +185,26 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         match input {
             Input::Nothing => Vec::new(),
             Input::Event(event) => vec![event],
+            Input::Room => match self.sent.take_waiting() {
+                Some(inputs) => {
+                    self.give(inputs);
+                    Vec::new()
+                }
+                None => vec![Event::StepWanted],
+            },
             Input::NotWritten(why) => {
                 self.write_error = why;
                 vec![Event::NotRecorded]
             }
             Input::Quoted(job, quoted) => vec![self.on_quoted(job, *quoted)],
-            Input::Answered(answer) => vec![self.on_answered(answer)],
+            Input::Answered(answer) => self.on_answered(answer).into_iter().collect(),
             Input::Job(event) => self.on_job_event(&event).into_iter().collect(),
             Input::LeaseEnded(ended) => {
                 let mut events = Vec::new();
                 if let Some(mut lease) = self.lease.take() {
                     // Its last words may wait yet.
                     while let Ok(answer) = lease.answers.try_recv() {
-                        events.push(self.on_answered(answer));
+                        events.extend(self.on_answered(answer));
                     }
                     while let Ok(event) = lease.progress.try_recv() {
                         events.extend(self.on_job_event(&event));
@@ -233,29 +243,17 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         Some(Event::Leased { provider, escrow })
     }
 
-    /// Judges an answer by its form.
-    fn on_answered(&mut self, answer: Answer) -> Event {
+    /// Judges an answer by its form; none if it is one of several of an evaluation.
+    fn on_answered(&mut self, answer: Answer) -> Option<Event> {
         let outputs = answer.confirm_stored();
-        let loss = outputs.get(LOSS).and_then(|loss| loss.to_vec::<f32>().ok());
-        let Some(loss) = loss.and_then(|loss| loss.first().copied()) else {
-            return Event::Answered(StepAnswer::Malformed);
-        };
-        let bits = LossBits(loss.to_bits());
-        let next = self.run.training.step.next_states(&outputs);
-        if !loss.is_finite()
-            || next
-                .iter()
-                .flat_map(BTreeMap::values)
-                .any(|it| !is_finite(it))
-        {
+        let (answer, states) = self.sent.take_answer(self.run.training, &outputs)?;
+        if matches!(answer, StepAnswer::NotFinite { .. }) {
             self.forget(outputs.into_values());
-            return Event::Answered(StepAnswer::NotFinite { loss: bits });
         }
-        let states = next.as_ref().map(state_ids);
-        if let Some(next) = next {
-            self.answered = next;
+        if let Some(states) = states {
+            self.answered = states;
         }
-        Event::Answered(StepAnswer::Done { loss: bits, states })
+        Some(Event::Answered(answer))
     }
 
     fn on_lease_ended(&mut self, ended: LeaseOutcome) -> Event {
@@ -290,13 +288,10 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         match action {
             Action::Quote(wish) => self.quote(wish),
             Action::BeginLease => self.begin_lease(),
-            Action::SendStep(step) => {
-                let inputs = self.step_inputs(step, false);
-                let lease = self.lease.as_ref();
-                if let Some(give) = lease.and_then(|lease| lease.give.as_ref()) {
-                    // There is room, or the lease is over, and its end follows.
-                    let _ = give.try_send(inputs);
-                }
+            Action::Send(request) => {
+                let requests = to_requests(self.run.training, request);
+                let first = self.sent.begin(requests, request);
+                self.give(first);
             }
             Action::SendNoMore => {
                 if let Some(lease) = &mut self.lease {
@@ -326,9 +321,23 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 let (loss, spent) = (f32::from_bits(loss.0), self.core.past().spent);
                 (self.observe)(TrainingEvent::Step { done, loss, spent });
             }
+            Action::ShowEvaluation { position, loss } => {
+                let (loss, spent) = (f32::from_bits(loss.0), self.core.past().spent);
+                let done = position;
+                (self.observe)(TrainingEvent::Evaluated { done, loss, spent });
+            }
             Action::End(end) => return Some(end),
         }
         None
+    }
+
+    /// Gives the lease one more request.
+    fn give(&self, inputs: RequestInputs) {
+        let lease = self.lease.as_ref();
+        if let Some(give) = lease.and_then(|lease| lease.give.as_ref()) {
+            // There is room, or the lease is over, and its end follows.
+            let _ = give.try_send(inputs);
+        }
     }
 
     fn write(&mut self, write: RunWrite) {
@@ -351,8 +360,12 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         limits.budget = wish.budget;
         limits.excluded.extend(&wish.excluded);
         let position = wish.from.position;
-        let lease = (position, wish.steps);
-        let job = training_job(self.run.training, limits, lease, &self.kept);
+        let training = self.run.training;
+        let requests = training.count_requests(wish.steps, wish.evaluations);
+        let first = to_requests(training, wish.first).swap_remove(0);
+        let mut inputs = first.tensors;
+        inputs.extend(self.kept.clone());
+        let job = training_job(training, limits, requests, inputs);
         let waits = position > 0 || self.leases > 0;
         self.leases += 1;
         self.first = Some(wish.first);
@@ -365,13 +378,18 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
 
     fn begin_lease(&mut self) {
         let (id, job, quote) = self.quoted.take().expect("a lease begins by its quote");
-        let first = self.first.take().expect("a lease has a first step");
+        let first = self.first.take().expect("a lease does something first");
+        let requests = to_requests(self.run.training, first);
+        self.sent = SentRequests::default();
+        let mut begin = self.sent.begin(requests, first);
+        // The first request also brings the states.
+        begin.tensors.extend(self.kept.clone());
         let (give, inputs) = mpsc::channel(1);
         let (answers, answered) = mpsc::channel(1);
         let (progress, events) = mpsc::channel(PROGRESS_MAX);
         let cancel = Arc::<Notify>::default();
         // The channel has room for one.
-        let _ = give.try_send(self.step_inputs(first, true));
+        let _ = give.try_send(begin);
         let submission = Submission {
             requests: Requests {
                 count: job.limits.requests,
@@ -396,19 +414,6 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             progress: events,
             cancel,
         });
-    }
-
-    /// Returns what a step reads: the first of a lease also brings the states.
-    fn step_inputs(&self, step: Step, is_first: bool) -> RequestInputs {
-        let mut tensors = self.run.training.step_inputs(step.position);
-        if is_first {
-            tensors.extend(self.kept.clone());
-        }
-        RequestInputs {
-            sequence: 0,
-            tensors,
-            keep: step.keep,
-        }
     }
 
     /// Removes contents from the buyer's store. Content that a provider still fetches stays valid,
@@ -440,9 +445,12 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             End::Journal => TrainingEnd::Journal(self.write_error),
         };
         let losses = past.losses.iter().map(|loss| f32::from_bits(loss.0));
+        let held_out = past.held_out.iter();
+        let held_out = held_out.map(|(done, loss)| (*done, f32::from_bits(loss.0)));
         TrainingResult {
             end,
             losses: losses.collect(),
+            held_out: held_out.collect(),
             link: past.link,
             states: self.kept,
             spent: past.spent,
@@ -475,15 +483,4 @@ fn end_reason(how: &crate::buyer::End) -> LeaseEndReason {
         crate::buyer::End::Cancelled => LeaseEndReason::Cancelled,
         crate::buyer::End::Failed(_) => LeaseEndReason::Fault,
     }
-}
-
-fn state_ids(states: &BTreeMap<String, Tensor>) -> States {
-    let ids = states.iter().map(|(name, it)| (name.clone(), it.id()));
-    ids.collect()
-}
-
-/// Returns whether all elements of a state are finite.
-fn is_finite(state: &Tensor) -> bool {
-    let elements = state.to_vec::<f32>();
-    elements.is_ok_and(|elements| elements.iter().all(|element| element.is_finite()))
 }

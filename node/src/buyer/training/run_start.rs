@@ -5,7 +5,7 @@
 
 use souk_market::{Credits, JobId, Millis};
 use souk_roles::job::attempt_id;
-use souk_roles::train::{Blame, Fact, Past, Payer, RunSpec, TrainCore};
+use souk_roles::train::{Blame, EvaluationSpec, Fact, Past, Payer, RunSpec, TrainCore};
 
 use super::journal::{RunJournal, RunJournalError};
 use super::run::{TrainingEvent, TrainingResult, TrainingRun};
@@ -56,9 +56,13 @@ impl TrainingRun<'_> {
     /// # Errors
     /// [`QuoteError`]: no plan fits.
     pub async fn quote(&self) -> Result<Quote, QuoteError> {
-        let steps = self.training.settings.steps.min(self.lease_steps_max());
-        let states = &self.training.step.states;
-        let job = training_job(self.training, self.limits.clone(), (0, steps), states);
+        let spec = self.spec();
+        let evaluation = spec.evaluation.map_or(0, |it| it.requests);
+        let requests_max = spec.lease_steps_max.saturating_add(evaluation);
+        let requests = self.training.request_count().min(requests_max);
+        let mut inputs = self.training.step_inputs(0);
+        inputs.extend(self.training.step.states.clone());
+        let job = training_job(self.training, self.limits.clone(), requests, inputs);
         self.buyer.quote_job(&job).await
     }
 
@@ -148,6 +152,10 @@ impl TrainingRun<'_> {
             keep_steps: self.keep_steps.max(1),
             lease_steps_max: self.lease_steps_max(),
             budget: self.limits.budget,
+            evaluation: self.training.held_out.as_ref().map(|it| EvaluationSpec {
+                every_steps: it.every_steps,
+                requests: it.batch_count() as u64,
+            }),
         }
     }
 

@@ -35,16 +35,30 @@ fn settings(batch: usize) -> TrainingSettings {
             optimizer: souk_scheduler::gradient::Optimizer::AdamW(Default::default()),
             output: None,
             selection: souk_scheduler::gradient::Selection::AllBut(Vec::new()),
+            has_evaluations: false,
         },
     }
 }
 
 fn prepare(data: TrainingData, settings: TrainingSettings) -> Result<Training, TrainingError> {
+    prepare_with(data, settings, None)
+}
+
+fn prepare_with(
+    data: TrainingData,
+    settings: TrainingSettings,
+    held_out: Option<TrainingData>,
+) -> Result<Training, TrainingError> {
+    let held_out = held_out.map(|examples| HeldOutData {
+        examples,
+        every_steps: 4,
+    });
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../testnet/models/digits/digits.onnx"
     );
-    Training::prepare(std::fs::read(path).unwrap().into(), data, settings)
+    let model = std::fs::read(path).unwrap().into();
+    Training::prepare(model, data, settings, held_out.as_ref())
 }
 
 #[test]
@@ -110,4 +124,67 @@ fn data_that_does_not_fit_is_refused_with_its_place() {
     );
     let error = refused(data(&[4, 1, 8, 9], labels()), settings(2));
     assert!(matches!(error, TrainingError::Gradient(_)), "{error}");
+}
+
+#[test]
+fn held_out_examples_come_in_whole_batches_and_leave_the_training_alone() {
+    let some = |count: usize| data(&[count, 1, 8, 8], vec![1; count]);
+    let without = prepare(some(4), settings(2)).unwrap();
+    let with = prepare_with(some(4), settings(2), Some(some(7))).unwrap();
+    let held_out = with.held_out.as_ref().unwrap();
+    assert_eq!(
+        (held_out.batch_count(), held_out.examples, held_out.left_out),
+        (3, 6, 1)
+    );
+    // Before the first of ten steps, after 4, 8 and 10.
+    assert_eq!(held_out.evaluation_count(10), 4);
+    assert_eq!((with.request_count(), without.request_count()), (22, 10));
+    assert_eq!(held_out.combine_losses(&[1.0, 2.0, 6.0]), 3.0);
+    assert_ne!(with.subject(), without.subject());
+    let other = prepare_with(some(4), settings(2), Some(data(&[7, 1, 8, 8], vec![2; 7])));
+    assert_ne!(with.subject(), other.unwrap().subject());
+    let (step, evaluation) = (with.step_inputs(0), with.evaluation_inputs(0));
+    assert_eq!(
+        step.keys().collect::<Vec<_>>(),
+        evaluation.keys().collect::<Vec<_>>()
+    );
+    let schedule = StepGraph::schedule_input();
+    assert_eq!(step[&schedule].dims(), evaluation[&schedule].dims());
+    assert_ne!(step[&schedule], evaluation[&schedule]);
+    let refused = |held_out| prepare_with(some(4), settings(2), Some(held_out)).unwrap_err();
+    let error = refused(some(1)).to_string();
+    assert_eq!(
+        error,
+        "of the held-out examples: 1 examples fill no batch of 2"
+    );
+    let error = refused(data(&[2, 1, 8, 9], vec![1; 2])).to_string();
+    assert!(error.contains("another type or shape"), "{error}");
+    let error = refused(data(&[2, 1, 8, 8], vec![1, 10])).to_string();
+    assert!(error.contains("is 10 in row 1"), "{error}");
+    let error = refused(some(1026)).to_string();
+    assert!(error.contains("513 batches"), "{error}");
+}
+
+#[test]
+fn a_batch_of_counted_labels_is_filled_up_with_rows_that_do_not_count() {
+    let tokens = Tensor::from_vec([3, 2], vec![5_i64, 6, 7, 8, 9, 10]).unwrap();
+    let data = |target: Vec<i64>| TrainingData {
+        inputs: [("tokens".to_owned(), tokens.clone())].into(),
+        target_name: "labels".to_owned(),
+        target: Tensor::from_vec([3, 2], target).unwrap(),
+    };
+    let held_out = HeldOutData {
+        examples: data(vec![-100, 1, 2, 3, -100, 4]),
+        every_steps: 1,
+    };
+    let mut settings = settings(2);
+    settings.recipe.loss = Loss::CountedCrossEntropy;
+    let training = data(vec![1; 6]);
+    let cut = HeldOut::prepare(&held_out, &training, &settings).unwrap();
+    assert_eq!((cut.batch_count(), cut.examples, cut.left_out), (2, 3, 0));
+    let last = cut.batch_inputs(1);
+    assert_eq!(last["tokens"].to_vec::<i64>().unwrap(), [9, 10, 9, 10]);
+    assert_eq!(last["labels"].to_vec::<i64>().unwrap(), [-100, 4, -1, -1]);
+    // Three labels count in the first batch and one in the second.
+    assert_eq!(cut.combine_losses(&[1.0, 5.0]), 2.0);
 }

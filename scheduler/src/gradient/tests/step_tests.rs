@@ -47,6 +47,7 @@ fn recipe(optimizer: Optimizer) -> Recipe {
         optimizer,
         output: None,
         selection: Selection::AllBut(Vec::new()),
+        has_evaluations: false,
     }
 }
 
@@ -76,7 +77,13 @@ fn rows(all: &Tensor, step: usize) -> Tensor {
 
 /// Trains the classifier on other labels, and returns the losses and the trained model.
 fn train(optimizer: Optimizer, learning_rate: f64, steps: usize) -> (Vec<f64>, bytes::Bytes) {
-    let step_graph = build(&recipe(optimizer)).unwrap();
+    train_by(&recipe(optimizer), learning_rate, steps)
+}
+
+/// Trains by a recipe. If it has evaluations, each batch is evaluated before its step, which must
+/// have no effect but the loss of that step.
+fn train_by(recipe: &Recipe, learning_rate: f64, steps: usize) -> (Vec<f64>, bytes::Bytes) {
+    let step_graph = build(recipe).unwrap();
     let subgraph = Subgraph {
         model: step_graph.model.clone(),
         weights: BTreeMap::new(),
@@ -93,10 +100,21 @@ fn train(optimizer: Optimizer, learning_rate: f64, steps: usize) -> (Vec<f64>, b
         let mut given = states.clone();
         given.insert("images".to_owned(), rows(&images, step));
         given.insert("labels".to_owned(), rows(&labels, step));
-        let schedule = step_graph.schedule(step as u64, learning_rate);
-        given.insert(StepGraph::schedule_input(), schedule);
-        let outputs = program.run(&given).unwrap().outputs;
-        let loss = outputs[step_graph::LOSS].to_vec::<f32>().unwrap()[0];
+        let mut run = |schedule: Tensor| {
+            given.insert(StepGraph::schedule_input(), schedule);
+            program.run(&given).unwrap().outputs
+        };
+        let loss_of = |outputs: &BTreeMap<String, Tensor>| {
+            outputs[step_graph::LOSS].to_vec::<f32>().unwrap()[0]
+        };
+        let held_out = recipe.has_evaluations.then(|| {
+            let outputs = run(step_graph.evaluation_schedule());
+            assert_eq!(step_graph.next_states(&outputs).unwrap(), states);
+            loss_of(&outputs)
+        });
+        let outputs = run(step_graph.schedule(step as u64, learning_rate));
+        let loss = loss_of(&outputs);
+        assert_eq!(held_out.unwrap_or(loss).to_bits(), loss.to_bits());
         losses.push(f64::from(loss));
         states = step_graph.next_states(&outputs).unwrap();
     }
@@ -146,6 +164,24 @@ fn twenty_steps_of_sgd_have_the_losses_of_pytorch() {
     for (old, new) in old.initializer.iter().zip(&new.initializer) {
         assert_eq!((old.name(), &old.dims), (new.name(), &new.dims));
         assert_ne!(old.raw_data, new.raw_data, "{}", old.name());
+    }
+}
+
+#[test]
+fn evaluations_give_the_losses_of_pytorch_and_change_no_bit_of_the_training() {
+    let momentum = Optimizer::Sgd(Sgd {
+        momentum: 0.9,
+        weight_decay: 1e-3,
+    });
+    for (optimizer, rate, expected) in [(adamw(), 2e-4, ADAMW), (momentum, 1e-5, SGD)] {
+        let without = train(optimizer, rate, 6);
+        let with = Recipe {
+            has_evaluations: true,
+            ..recipe(optimizer)
+        };
+        let with = train_by(&with, rate, 6);
+        assert_losses(&with.0, &expected[..6]);
+        assert_eq!(with, without);
     }
 }
 

@@ -44,9 +44,10 @@ struct Lease {
     /// The true state, and its position.
     state: ContentId,
     position: u64,
-    queue: VecDeque<Step>,
+    queue: VecDeque<RunRequest>,
     escrow: u64,
     steps_left: u64,
+    evaluations_left: u64,
     no_more: bool,
     done: u64,
     limit: u64,
@@ -65,6 +66,8 @@ pub struct World {
     pub leases: u32,
     /// The steps sent over all lives.
     pub sent: Vec<Step>,
+    /// The positions of the evaluations sent over all lives.
+    pub evaluated: Vec<u64>,
     /// Nobody dies but by style, and the buyer is never killed.
     pub is_calm: bool,
     pub stop_after: Option<u64>,
@@ -99,6 +102,10 @@ fn loss_at(state: ContentId, position: u64) -> LossBits {
     LossBits(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }
 
+fn held_out_loss(state: ContentId) -> LossBits {
+    loss_at(state, u64::MAX)
+}
+
 fn named(state: ContentId) -> States {
     vec![("parameters".to_owned(), state)]
 }
@@ -113,6 +120,10 @@ impl World {
             keep_steps: 1 + seed % 7,
             lease_steps_max: 5 + seed % 23,
             budget: Some(Credits(100_000)),
+            evaluation: (!seed.is_multiple_of(4)).then_some(EvaluationSpec {
+                every_steps: 1 + seed % 11,
+                requests: 1 + seed % 5,
+            }),
         };
         let steps = 20 + seed % 41;
         let first = honest_state(0);
@@ -136,6 +147,7 @@ impl World {
             lies: 0,
             leases: 0,
             sent: Vec::new(),
+            evaluated: Vec::new(),
             is_calm: false,
             stop_after: None,
             first_stop: None,
@@ -235,7 +247,7 @@ impl World {
         let has_room = self
             .lease
             .as_ref()
-            .is_some_and(|it| it.queue.len() < WINDOW && !it.no_more && it.steps_left > 0);
+            .is_some_and(|it| it.queue.len() < WINDOW && !it.no_more);
         if has_room {
             self.tell(Event::StepWanted);
         }
@@ -254,11 +266,20 @@ impl World {
         if style == Style::Lagging && lease.done >= lease.limit {
             return self.end_lease(LeaseEndReason::TimeOver);
         }
-        let Some(step) = lease.queue.pop_front() else {
-            if lease.no_more || lease.steps_left == 0 {
-                self.end_lease(LeaseEndReason::Done);
+        let step = match lease.queue.pop_front() {
+            None => {
+                if lease.no_more || lease.steps_left + lease.evaluations_left == 0 {
+                    self.end_lease(LeaseEndReason::Done);
+                }
+                return;
             }
-            return;
+            Some(RunRequest::Evaluation { position }) => {
+                assert_eq!(position, lease.position, "it follows the steps before it");
+                let loss = held_out_loss(lease.state);
+                let states = None;
+                return self.tell(Event::Answered(StepAnswer::Done { loss, states }));
+            }
+            Some(RunRequest::Step(step)) => step,
         };
         assert_eq!(
             step.position, lease.position,
@@ -317,12 +338,7 @@ impl World {
             match action {
                 Action::Quote(wish) => self.quote(wish),
                 Action::BeginLease => self.begin_lease(),
-                Action::SendStep(step) => {
-                    self.sent.push(step);
-                    let lease = self.lease.as_mut().expect("it runs");
-                    lease.steps_left -= 1;
-                    lease.queue.push_back(step);
-                }
+                Action::Send(request) => self.send(request),
                 Action::SendNoMore => {
                     if let Some(lease) = &mut self.lease {
                         lease.no_more = true;
@@ -347,6 +363,7 @@ impl World {
                 }
                 Action::Record(fact) => self.queue.push_back(fact),
                 Action::ShowStep { done, .. } => assert!(done <= self.steps),
+                Action::ShowEvaluation { position, .. } => assert!(position <= self.steps),
                 Action::End(end) => {
                     assert!(self.queue.is_empty(), "all is on the disk");
                     assert!(self.lease.is_none(), "no lease is left open");
@@ -358,6 +375,22 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Takes what the lease was bought for, and no more.
+    fn send(&mut self, request: RunRequest) {
+        let lease = self.lease.as_mut().expect("it runs");
+        match request {
+            RunRequest::Step(step) => {
+                self.sent.push(step);
+                lease.steps_left -= 1;
+            }
+            RunRequest::Evaluation { position } => {
+                self.evaluated.push(position);
+                lease.evaluations_left -= 1;
+            }
+        }
+        lease.queue.push_back(request);
     }
 
     fn quote(&mut self, wish: LeaseWish) {
@@ -395,20 +428,21 @@ impl World {
         let left = wish.budget.map_or(u64::MAX, |budget| budget.0);
         let escrow = (wish.steps * STEP_ESCROW).min(left);
         self.costs.insert(job, escrow);
-        self.sent.push(wish.first);
         let limit = 1 + self.draw(6);
         self.lease = Some(Lease {
             provider,
             state: wish.from.states[0].1,
             position: wish.from.position,
-            queue: VecDeque::from([wish.first]),
+            queue: VecDeque::new(),
             escrow,
-            steps_left: wish.steps - 1,
+            steps_left: wish.steps,
+            evaluations_left: wish.evaluations,
             no_more: false,
             done: 0,
             limit,
             job,
         });
+        self.send(wish.first);
         let (provider, escrow) = (account(provider), Credits(escrow));
         self.tell(Event::Leased { provider, escrow });
     }
@@ -452,6 +486,14 @@ impl World {
         self.carry_out(actions);
     }
 
+    /// Returns the positions at which an undisturbed run evaluates.
+    pub fn evaluation_points(&self) -> impl Iterator<Item = u64> + use<> {
+        let (spec, steps) = (self.spec.evaluation, self.steps);
+        (0..=steps).filter(move |at| {
+            spec.is_some_and(|it| at.is_multiple_of(it.every_steps) || *at == steps)
+        })
+    }
+
     /// Asserts that the chain has each step once with its right loss, and that no more was spent
     /// than the budget.
     pub fn assert_well(&self) {
@@ -464,8 +506,19 @@ impl World {
         assert!(spent <= past.spent.0, "{spent} were spent");
         let budget = self.spec.budget.expect("there is one");
         assert!(past.spent <= budget, "{past:?} of {budget:?}");
+        let points: Vec<u64> = self.evaluation_points().collect();
+        let before = |at: &&u64| **at < past.kept.position;
+        let at_least = points.iter().filter(before).count();
+        let held_out = points.iter().take(past.held_out.len().max(at_least));
+        let held_out = held_out.map(|at| (*at, held_out_loss(honest_state(*at))));
+        assert_eq!(
+            past.held_out,
+            held_out.collect::<Vec<_>>(),
+            "each of them once"
+        );
         if self.is_done() {
             assert_eq!(past.kept.position, self.steps);
+            assert_eq!(past.held_out.len(), points.len());
         }
     }
 }
