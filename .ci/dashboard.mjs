@@ -1,6 +1,7 @@
 // What `.ci/dashboard` does in the browser; it says there what this needs.
 
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import fs from 'node:fs';
 import { createRequire } from 'node:module';
 import path from 'node:path';
@@ -304,9 +305,33 @@ async function repriced(page) {
   report('the price of a provider', `${price} micro-credits, and ${price / 2} once the page had set it`);
 }
 
+/** A run of training, whose curve the page draws; the answer is its id. */
+async function trained(page) {
+  const file = (name) => path.join(MODELS, name);
+  const data = [`images=${file('images.npy')}`, `labels=${file('labels.npy')}`];
+  const words = ['--dir', NET, '--json', 'train', file('digits.onnx'), '-i', data[0], '--target', data[1],
+    '--eval', data[0], '--eval', data[1], '--loss', 'cross-entropy', '--batch', '36', '--steps', '6',
+    '--keep', '2', '--eval-every', '2', '--budget', '20', '-o', path.join(NET, '..', 'tuned.onnx')];
+  const told = JSON.parse(execFileSync(SOUK, words, { stdio: ['ignore', 'pipe', 'ignore'] }));
+  await go(page, 'training');
+  const [id] = await column(page, 'Runs of training', 'run');
+  const digits = (value) => value.toFixed(4);
+  const held = told.held_out.losses.map((it) => digits(it.loss));
+  assert.deepEqual(await column(page, 'Runs of training', 'held-out'), [held.at(-1)]);
+  await go(page, `training/${id}`);
+  await page.getByRole('img', { name: /Loss, by step/ }).waitFor();
+  assert.equal(await page.locator('svg path.line').count(), 2, 'the loss, and that of what was held out');
+  await page.getByRole('button', { name: 'table' }).click();
+  const shown = async (name) => (await column(page, 'Losses by step', name)).filter((it) => it !== '–');
+  assert.deepEqual(await shown('loss'), told.losses.map(digits));
+  assert.deepEqual(await shown('held-out'), held);
+  report('a run of training', `${told.losses.length} losses and ${held.length} of held-out examples, as in its report`);
+  return id;
+}
+
 async function keys(page) {
   await go(page, 'market');
-  const ways = { n: 'network', j: 'jobs', e: 'earnings', v: 'validators', m: 'market' };
+  const ways = { n: 'network', j: 'jobs', e: 'earnings', r: 'training', v: 'validators', m: 'market' };
   for (const [key, where] of Object.entries(ways)) {
     await page.keyboard.press('g');
     await page.keyboard.press(key);
@@ -491,9 +516,9 @@ async function noToken(browser) {
   report('without a token', 'the page says how to get one');
 }
 
-async function looked(browser, id) {
+async function looked(browser, id, training) {
   const screens = ['market', 'models', `jobs/${id}`, 'network', 'earnings', 'validators', 'account',
-    'jobs', 'submit', 'orders', 'api'];
+    'jobs', 'training', `training/${training}`, 'submit', 'orders', 'api'];
   let found = 0, pictures = 0;
   for (const colorScheme of ['light', 'dark']) {
     for (const width of [1280, 390]) {
@@ -544,11 +569,12 @@ async function main() {
     await compared(page);
     await orders(page);
     await repriced(page);
+    const training = await trained(page);
     await keys(page);
     page = await tabs(context, page);
     await crowded(context);
     await steady(context);
-    await looked(browser, id);
+    await looked(browser, id, training);
     await cutOff(page);
     await context.close();
     assert.deepEqual(faults, [], 'no error was said');

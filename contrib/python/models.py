@@ -32,6 +32,8 @@ NAMES = {
     "JobView": "JobState",
     "OutputView": "OutputFacts",
     "SessionView": "SessionFacts",
+    "TrainingDetail": "TrainingFacts",
+    "TrainingView": "TrainingState",
 }
 
 # What is made by hand, or sent and not received.

@@ -24,6 +24,7 @@ WORDS = {
     "AsyncIterator": "Iterator",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
+    "__aiter__": "__iter__",
     "aclose": "close",
     "aclosing": "closing",
     "aiter_raw": "iter_raw",

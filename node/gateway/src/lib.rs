@@ -64,6 +64,7 @@ mod sessions;
 mod state;
 mod statement_place;
 mod topic;
+mod training_view;
 mod web;
 
 use std::io;

@@ -17,6 +17,7 @@ mod plans;
 mod receipts;
 mod sessions;
 mod status;
+mod trainings;
 
 use std::time::Instant;
 
@@ -71,6 +72,7 @@ fn api_router() -> OpenApiRouter<SharedState> {
         .merge(plans::router())
         .merge(jobs::router())
         .merge(job_graph::router())
+        .merge(trainings::router())
         .merge(outputs::router())
         .merge(sessions::router())
         .merge(events::router())

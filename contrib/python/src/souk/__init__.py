@@ -18,6 +18,7 @@ from ._async.client import AsyncClient
 from ._async.job import AsyncJob, AsyncReceipt
 from ._async.market import AsyncLeases, AsyncMarket, AsyncOrders
 from ._async.texts import AsyncSession, AsyncSessions
+from ._async.training import AsyncTraining
 from ._batches import Outputs
 from ._binary import find_binary
 from ._contents import Inputs, ModelLike
@@ -43,9 +44,11 @@ from ._sync.client import Client
 from ._sync.job import Job, Receipt
 from ._sync.market import Leases, Market, Orders
 from ._sync.texts import Session, Sessions
+from ._sync.training import Training
 from ._table import Table
 from ._testnet import Testnet
 from ._text_server import TextServer
+from ._training_run import TrainingResult, TrainingStep, TrainOptions
 from ._updates import Update
 from .errors import *  # noqa: F403
 
@@ -65,6 +68,7 @@ __all__ = [
     "AsyncReceipt",
     "AsyncSession",
     "AsyncSessions",
+    "AsyncTraining",
     "Client",
     "Credits",
     "Ended",
@@ -94,6 +98,10 @@ __all__ = [
     "Table",
     "Testnet",
     "TextServer",
+    "TrainOptions",
+    "Training",
+    "TrainingResult",
+    "TrainingStep",
     "Unpaid",
     "Update",
     "Uploaded",

@@ -39,6 +39,7 @@ __all__ = [
     "Level",
     "Limits",
     "Link",
+    "LossPoint",
     "Map",
     "MarketClass",
     "Movement",
@@ -74,6 +75,8 @@ __all__ = [
     "Totals",
     "Trade",
     "Trades",
+    "TrainingFacts",
+    "TrainingState",
     "Validator",
     "Verdict",
 ]
@@ -757,6 +760,16 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossPoint:
+    """A loss after some steps."""
+
+    step: int
+    """The number of steps done."""
+    loss: float | None = None
+    """The loss; null if it is infinite or no number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDevice:
     """A device of a provider."""
 
@@ -1226,6 +1239,62 @@ class Trades:
     """The name of the class."""
     trades: Table[Trade]
     """The newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingState:
+    """A run of training."""
+
+    id: str
+    """What it is called."""
+    state: str
+    begun_at: datetime
+    """RFC 3339."""
+    result: str
+    """The path of its result."""
+    steps_done: int
+    """Steps that count: those after the last kept parameters do not."""
+    steps: int
+    """Steps in all."""
+    spent: Credits
+    """What its leases have cost or can still cost, without one that is open."""
+    receipts: int
+    """Receipts of its leases, each signed by both sides."""
+    held_out_loss: float | None = None
+    """The last loss of the held-out examples."""
+    loss: float | None = None
+    """The loss of the last of them; null if it is no number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFacts:
+    """A run of training with its losses."""
+
+    id: str
+    """What it is called."""
+    state: str
+    begun_at: datetime
+    """RFC 3339."""
+    result: str
+    """The path of its result."""
+    steps_done: int
+    """Steps that count: those after the last kept parameters do not."""
+    steps: int
+    """Steps in all."""
+    spent: Credits
+    """What its leases have cost or can still cost, without one that is open."""
+    receipts: int
+    """Receipts of its leases, each signed by both sides."""
+    curve: Table[LossPoint]
+    """The losses of its steps: at most 240 points, each the mean of equally many steps."""
+    held_out: Table[LossPoint]
+    """The losses of the held-out examples: at most 240 points, the first and the last among
+    them.
+    """
+    held_out_loss: float | None = None
+    """The last loss of the held-out examples."""
+    loss: float | None = None
+    """The loss of the last of them; null if it is no number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

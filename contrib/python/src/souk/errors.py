@@ -39,6 +39,7 @@ __all__ = [
     "TextServerFailed",
     "TooLarge",
     "TooMany",
+    "TrainingFailed",
     "Unauthorized",
     "Unexpected",
     "VerificationFailed",
@@ -309,6 +310,12 @@ class TextServerFailed(SoukError):
     """A server for OpenAI's clients did not start, or its client is not installed."""
 
     code = "text_server_failed"
+
+
+class TrainingFailed(SoukError):
+    """A run of training did not begin, or ended before its result was there."""
+
+    code = "training_failed"
 
 
 def error_of(problem: Mapping[str, Any]) -> SoukError:

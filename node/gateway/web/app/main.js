@@ -17,6 +17,7 @@ const SCREENS = [
   screen('Market', 'm', () => import('./market.js').then((it) => it.Market)),
   screen('Models', 't', () => import('./texts.js').then((it) => it.Texts)),
   screen('Jobs', 'j', () => import('./jobs.js').then((it) => it.Jobs)),
+  screen('Training', 'r', () => import('./training.js').then((it) => it.Training)),
   screen('Submit', 's', () => import('./submit.js').then((it) => it.Submit)),
   screen('Network', 'n', () => import('./network.js').then((it) => it.Network)),
   screen('Orders', 'o', () => import('./orders.js').then((it) => it.Orders)),

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -17,6 +18,7 @@ from .._contents import Content, Inputs, ModelLike, Prepared, input_contents, mo
 from .._decode import decode, decode_rows
 from .._models import (
     Account,
+    Amount,
     Earnings,
     JobFacts,
     JobState,
@@ -29,11 +31,14 @@ from .._models import (
     Status,
     TextKey,
     TextOffer,
+    TrainingFacts,
+    TrainingState,
     Validator,
 )
 from .._plan import Plan, plan_of
 from .._table import Table
 from .._text_server import TextServer
+from .._training_run import PathText, TrainingRun, TrainOptions, arguments
 from .._twins import each, in_thread
 from .._updates import Parser, Update, update_of
 from .._wire import begun, job_path, limited, may_pass, quoted
@@ -41,6 +46,7 @@ from ..errors import GatewayUnreachable, InputRefused, NotFound, SoukError, Text
 from .job import Job
 from .market import Leases, Market, Orders
 from .texts import Sessions
+from .training import Training
 from .transport import Transport
 
 if TYPE_CHECKING:
@@ -71,6 +77,7 @@ class Client:
         self._sent: dict[str, None] = {}
         self._folder = _find.market_folder(folder)
         self._servers: list[TextServer] = []
+        self._trainings: list[Training] = []
         self.market = Market(self._transport)
         """What is on offer, what it costs and what it cost."""
         self.orders = Orders(self._transport)
@@ -91,8 +98,10 @@ class Client:
         return self._transport.found.token
 
     def close(self) -> None:
-        """Close all connections, and stop the servers that `openai` started."""
+        """Close all connections, and stop the servers and runs of training that it started."""
         self._transport.close()
+        while self._trainings:
+            self._trainings.pop().stop()
         while self._servers:
             in_thread(self._servers.pop().close)
 
@@ -223,6 +232,67 @@ class Client:
     def jobs(self, most: int | None = None) -> Table[JobState]:
         """All jobs of the account, the newest first, so many at most."""
         return self._transport.table(JobState, "/v1/jobs", most)
+
+    def train(
+        self,
+        model: PathText,
+        data: PathText | None = None,
+        *,
+        out: PathText,
+        inputs: Mapping[str, PathText] | None = None,
+        target: tuple[str, PathText] | None = None,
+        held_out: PathText | Mapping[str, PathText] | None = None,
+        binary: PathText | None = None,
+        **options: Unpack[TrainOptions],
+    ) -> Training:
+        """Train a language model on the lines of `data`, or an ONNX model on arrays in files.
+
+        It is `souk train` for the folder's account, and `options` are those of the command. The
+        arrays of an ONNX model are `inputs` and `target`, and those held out are again all of them
+        in `held_out`: `{"images": "x.npy", "labels": "y.npy"}`.
+        """
+        words = [str(model)]
+        if data is not None:
+            words.append(str(data))
+        for name, path in (inputs or {}).items():
+            words += ["--input", f"{name}={path}"]
+        if target is not None:
+            words += ["--target", f"{target[0]}={target[1]}"]
+        if isinstance(held_out, Mapping):
+            for name, path in held_out.items():
+                words += ["--eval", f"{name}={path}"]
+        elif held_out is not None:
+            words += ["--eval", str(held_out)]
+        words += ["--out", str(out), *arguments(options)]
+        return self._begin_training(words, out, binary)
+
+    def resume_training(
+        self,
+        out: PathText,
+        *,
+        budget: Amount | None = None,
+        binary: PathText | None = None,
+    ) -> Training:
+        """Go on with a run that was stopped or killed, from its last kept step."""
+        words = ["resume", str(out), *arguments({"budget": budget})]
+        return self._begin_training(words, out, binary)
+
+    def _begin_training(
+        self, words: list[str], out: PathText, binary: PathText | None
+    ) -> Training:
+        run = in_thread(TrainingRun, self._folder, words, binary)
+        training = Training(run, Path(out))
+        self._trainings.append(training)
+        return training
+
+    def trainings(self, most: int | None = None) -> Table[TrainingState]:
+        """The runs of training of the folder, the newest first."""
+        return self._transport.table(TrainingState, "/v1/trainings", most)
+
+    def training(self, name: str) -> TrainingFacts:
+        """A run of training with its losses, of which `name` is the id or its beginning."""
+        path = f"/v1/trainings/{quoted(name)}"
+        return decode(TrainingFacts, self._transport.get(path))
 
     def account(self) -> Account:
         """The account: what it may spend, what is held, what it earned."""
