@@ -94,11 +94,21 @@ impl Args {
     }
 }
 
+/// What the demo shows.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct DemoArgs {
+    /// Fine-tune the bundled language model in the market instead, and ask it the same questions
+    /// before and after.
+    #[cfg(feature = "generate")]
+    #[arg(long)]
+    pub train: bool,
+}
+
 /// The commands of souk.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Start a market on this machine, buy a text and the run of a model in it, and stop it.
-    Demo,
+    Demo(DemoArgs),
     /// Run and test a market of real processes on this machine.
     #[command(subcommand)]
     Testnet(Testnet),

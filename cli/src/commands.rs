@@ -54,7 +54,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     let folder = &folder::chosen_folder(&global)?;
     suggested_command::work_in(folder);
     match args.command {
-        Command::Demo => return demo::run(output).await,
+        Command::Demo(args) => return demo::run(output, args).await,
         Command::Testnet(command) => testnet::run(folder, output, command).await?,
         Command::Plan(job) => submit::show_plan(folder, output, &job).await?,
         Command::Submit(submit) => submit::submit_job(folder, output, &submit).await?,

@@ -10,7 +10,7 @@ pub const COLUMNS: usize = 80;
 
 /// The examples of each command.
 const EXAMPLES: &[Example] = &[
-    ("demo", &["souk demo"]),
+    ("demo", &["souk demo", "souk demo --train"]),
     (
         "testnet up",
         &[
@@ -76,6 +76,7 @@ const EXAMPLES: &[Example] = &[
             "souk train net.onnx -i x=x.npy --target y=y.npy --loss mse -o tuned.onnx --budget 5",
             "souk train net.onnx -i x=x.npy --target y=y.npy --loss cross-entropy --plan",
             "souk train MODEL data.jsonl -o tuned/ --budget 5",
+            "souk train MODEL data.jsonl --eval held.jsonl -o tuned/ --budget 5",
         ],
     ),
     (

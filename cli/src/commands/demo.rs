@@ -3,6 +3,8 @@
 
 #[cfg(feature = "generate")]
 mod conversation;
+#[cfg(feature = "generate")]
+mod fine_tuning;
 
 use std::process::ExitCode;
 
@@ -15,7 +17,7 @@ use souk_testnet::models::digits;
 use souk_testnet::supervisor::Supervisor;
 
 use super::{submit, testnet};
-use crate::args::Output;
+use crate::args::{DemoArgs, Output};
 use crate::failure::{Failure, INTERRUPTED, Kind};
 use crate::folder::{create_temp_folder, join_as_buyer};
 use crate::show::balance::Balances;
@@ -36,7 +38,7 @@ const NEXT: [&str; 3] = [
 ];
 
 /// Runs the demo. If the user interrupts it, it cleans up and exits with the code of an interrupt.
-pub async fn run(output: Output) -> Result<ExitCode, Failure> {
+pub async fn run(output: Output, args: DemoArgs) -> Result<ExitCode, Failure> {
     let mut stops = stop::Requests::new();
     let home = create_temp_folder("souk-demo-")?;
     let text = output == Output::Text;
@@ -49,6 +51,12 @@ pub async fn run(output: Output) -> Result<ExitCode, Failure> {
     let mut supervisor = testnet::spawn_nodes(home.path(), &shape)?;
     let day = async {
         testnet::wait_until_ready(home.path(), &mut supervisor).await?;
+        #[cfg(feature = "generate")]
+        if args.train {
+            return fine_tuning::run_fine_tuning(home.path(), output).await;
+        }
+        #[cfg(not(feature = "generate"))]
+        let DemoArgs {} = args;
         market_day(&mut supervisor, home.path(), output).await
     };
     let shown = tokio::select! {
