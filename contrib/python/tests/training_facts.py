@@ -44,6 +44,7 @@ def begin(net: souk.Testnet, digits: Digits, moved: Path, steps: int) -> souk.Tr
         eval_every=1,
         budget=souk.Credits.of(20),
         device=["cpu"],
+        real=True,
     )
 
 

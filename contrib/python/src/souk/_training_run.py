@@ -190,7 +190,8 @@ def step_of(told: Mapping[str, Any]) -> TrainingStep:
 
 def result_of(told: Mapping[str, Any], out: Path) -> TrainingResult:
     """The result of a report."""
-    held_out = (told.get("held_out") or {}).get("losses", [])
+    evaluations = cast("Mapping[str, Any]", told.get("held_out") or {})
+    held_out = cast("list[dict[str, Any]]", evaluations.get("losses", []))
     return TrainingResult(
         path=out,
         losses=tuple(told["losses"]),

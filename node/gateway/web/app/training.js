@@ -35,7 +35,8 @@ function Runs({ runs }) {
   const columns = [
     { name: 'run', cell: (it) => html`<a href=${`#/training/${it.id}`}><code>${it.id}</code></a>` },
     { name: 'state', value: (it) => it.state, cell: (it) => html`<${State} state=${it.state} />` },
-    { name: 'begun', value: (it) => it.begun_at, first: 'down', cell: (it) => words.moment(it.begun_at) },
+    { name: 'begun', wide: true, value: (it) => it.begun_at, first: 'down',
+      cell: (it) => words.moment(it.begun_at) },
     { name: 'steps', numeric: true, value: (it) => it.steps_done,
       cell: (it) => `${words.count(it.steps_done)} of ${words.count(it.steps)}` },
     { name: 'loss', numeric: true, value: (it) => it.loss, cell: (it) => loss(it.loss) },
