@@ -381,3 +381,17 @@ fn a_run_whose_provider_dies_goes_on_with_another_one() {
         ran.stderr
     );
 }
+
+#[test]
+#[ignore = "long: .ci/long runs it"]
+fn the_demo_teaches_the_bundled_model_what_it_could_not_answer() {
+    let home = tempfile::tempdir().expect("a folder");
+    let shown = souk(home.path(), &["demo", "--train"]).done();
+    assert_eq!(shown["after"][1], "The harbour is behind the old mill.");
+    assert_ne!(shown["before"][1], shown["after"][1]);
+    let training = &shown["training"];
+    assert_eq!(training["steps_done"], 24);
+    let held_out = &training["held_out"]["losses"];
+    let loss = |at: &Value| at["loss"].as_f64().expect("a number");
+    assert!(loss(&held_out[3]) < loss(&held_out[0]), "{held_out}");
+}
