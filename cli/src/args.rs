@@ -3,6 +3,7 @@
 //! what they parse. The arguments' doc comments are the help text; `cli/tests/help` pins it.
 
 mod account;
+mod audit;
 mod device;
 mod examples;
 #[cfg(feature = "generate")]
@@ -34,6 +35,9 @@ use std::time::Duration;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use account::{Account, Movement, credits};
+pub use audit::{AuditArgs, AuditCommand};
+#[cfg(feature = "generate")]
+pub use audit::{AuditRunArgs, ReferenceArgs};
 pub use device::{Backend, Device, Probe};
 pub use examples::{Example, add_examples};
 #[cfg(feature = "generate")]
@@ -193,11 +197,9 @@ pub enum Command {
         /// The folder for the pages; souk creates it if necessary.
         folder: PathBuf,
     },
-    /// Replay a stopped validator's log and compare every digest that it recorded.
-    Audit {
-        /// The validator's folder, such as souk-testnet/validator-1.
-        folder: PathBuf,
-    },
+    /// Audit what others did: whether providers sold the model that they name, or whether a stopped
+    /// validator's log gives the digests that it recorded.
+    Audit(AuditArgs),
     /// Run benchmarks and conformance tests, with `souk-lab`.
     #[command(disable_help_flag = true)]
     Bench(LabArgs),

@@ -89,7 +89,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         Command::Completions { shell } => help::print_completions(shell),
         Command::Man { folder } => help::write_manual(&folder, output)?,
-        Command::Audit { folder } => audit::run(&folder, output)?,
+        Command::Audit(args) => audit::run(folder, output, &args).await?,
         Command::Bench(_) => return lab::run(),
         Command::Validator(command) => validator::run(folder, output, command).await?,
         Command::Key(command) => key::run(folder, output, &command)?,

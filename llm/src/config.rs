@@ -101,6 +101,9 @@ pub enum ConfigError {
     /// The model can write texts, but not be trained.
     #[error("souk cannot train this model because of {0}")]
     Training(&'static str),
+    /// The model can write texts, but audits cannot read with it.
+    #[error("an audit cannot read with this model because of {0}")]
+    Reference(&'static str),
     /// A number is impossible.
     #[error("{key} = {value} is not possible in a decoder")]
     Number {

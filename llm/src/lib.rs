@@ -18,6 +18,7 @@ pub mod generation;
 pub mod gguf;
 pub mod grammar;
 pub mod model;
+pub mod scoring;
 pub mod stop_strings;
 pub mod tokens;
 pub mod tools;

@@ -7,6 +7,7 @@ mod folder;
 mod gguf_file;
 mod merging;
 mod onnx_folder;
+mod rounding;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -288,6 +289,23 @@ impl LanguageModel {
             }
         }
         Ok(ContentId::for_content(list.as_bytes()))
+    }
+
+    /// Changes each weight at random by up to one part in 256, the most that a rounding to bf16
+    /// changes it, and up to twice as much as the usual one. The same model changes in the same
+    /// way each time.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] if the model is a decoder already or has weights of few bits, which
+    /// have no such neighbours.
+    pub fn jitter_weights(&mut self) -> Result<(), ModelError> {
+        match &mut self.body {
+            Body::Checkpoint { weights, .. } => Ok(rounding::jitter(weights)?),
+            Body::Written(_) => Err(ConfigError::Reference(
+                "its form: give the model as it was before `souk model import`",
+            )
+            .into()),
+        }
     }
 
     /// Returns the dimensions and the weights of a model that is no decoder yet.

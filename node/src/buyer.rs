@@ -5,6 +5,7 @@
 //! the one task that runs this core, [`quote`] and `planner` choose devices and prices, and
 //! [`journal`] stores on disk what a later process needs to resume the job.
 
+pub mod audit_results;
 mod compare;
 pub mod explanation;
 mod holders;
@@ -32,6 +33,7 @@ mod terms;
 pub mod text_keys;
 pub mod text_router;
 pub mod training;
+pub mod transcripts;
 mod unfinished_job;
 pub mod value_labels;
 

@@ -280,6 +280,7 @@ const EXAMPLES: &[Example] = &[
             "souk openai smollm2 --local",
             "souk openai smollm2 --listen 127.0.0.1:8081 --budget 20 --keep-alive 300",
             "souk openai --budget 20",
+            "souk openai --budget 20 --keep-transcripts 100",
         ],
     ),
     #[cfg(feature = "generate")]
@@ -307,7 +308,27 @@ const EXAMPLES: &[Example] = &[
         ],
     ),
     ("device bench", &["souk device bench --quick"]),
-    ("audit", &["souk audit souk-testnet/validator-1"]),
+    (
+        "audit",
+        &[
+            "souk audit souk-testnet/validator-1",
+            "souk audit run qwen/qwen3-8b --reference Qwen3-8B",
+        ],
+    ),
+    #[cfg(feature = "generate")]
+    (
+        "audit run",
+        &[
+            "souk audit run qwen/qwen3-8b --reference Qwen3-8B",
+            "souk --dir bazaar audit run bundled --reference bundled --last 20 --json",
+        ],
+    ),
+    ("audit list", &["souk audit list"]),
+    #[cfg(feature = "generate")]
+    (
+        "audit verify",
+        &["souk audit verify evidence.json --reference Qwen3-8B"],
+    ),
     ("validator run", &["souk --dir validator validator run"]),
     (
         "validator init",

@@ -79,6 +79,9 @@ pub struct ChatArgs {
 /// Largest number of sequences of a session, and so of concurrent requests.
 const SEQUENCES_MAX: i64 = 32;
 
+/// The most transcripts that a folder has.
+const TRANSCRIPTS_MAX: i64 = 10_000;
+
 /// A language model for programs that speak OpenAI's HTTP.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -114,6 +117,11 @@ pub struct OpenaiArgs {
     /// Such a server takes no keys of `souk openai key`, only its own.
     #[arg(long)]
     pub until_stdin_closes: bool,
+    /// Without a model: keep the texts of the newest so many tabs in buyer/transcripts, in files
+    /// that only you can read, for `souk audit run`. They have what all users of the server wrote.
+    #[arg(long, value_name = "TABS",
+        value_parser = clap::value_parser!(u32).range(1..=TRANSCRIPTS_MAX))]
+    pub keep_transcripts: Option<u32>,
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]

@@ -12,8 +12,9 @@ use super::ProviderInitArgs;
 /// The options of `souk openai` that have an effect without a model, and the model itself.
 /// `--local` has an error of its own.
 #[cfg(feature = "generate")]
-const MARKET_OPTIONS: [&str; 6] = [
+const MARKET_OPTIONS: [&str; 7] = [
     "model",
+    "keep_transcripts",
     "listen",
     "cors",
     "budget",
@@ -71,9 +72,10 @@ const SERVE_OPTIONS: [&str; 17] = [
 /// With the first option that has no effect.
 pub fn check_modes(matches: &ArgMatches) -> Result<(), clap::Error> {
     #[cfg(feature = "generate")]
-    if let Some(("openai", given)) = matches.subcommand()
-        && !given.contains_id("model")
-    {
+    if let Some(("openai", given)) = matches.subcommand() {
+        if given.contains_id("model") {
+            return refuse_transcripts(given);
+        }
         let all = <OpenaiArgs as clap::Args>::augment_args(Command::new("openai"));
         return refuse_others(&all, given, &MARKET_OPTIONS, |option| {
             format!(
@@ -88,6 +90,17 @@ pub fn check_modes(matches: &ArgMatches) -> Result<(), clap::Error> {
         return check_provider_init(given);
     }
     Ok(())
+}
+
+/// Refuses to keep transcripts of a model that souk runs itself: nobody else answers there.
+#[cfg(feature = "generate")]
+fn refuse_transcripts(given: &ArgMatches) -> Result<(), clap::Error> {
+    if !given.contains_id("keep_transcripts") {
+        return Ok(());
+    }
+    let message = "--keep-transcripts works only without a model, where others answer: leave one \
+                   of them out\n";
+    Err(clap::Error::raw(ErrorKind::ArgumentConflict, message))
 }
 
 /// Checks the options of `souk provider init` for a model that is sold by the token.
@@ -169,6 +182,9 @@ mod tests {
         }
         check("souk openai --budget 3 --listen 127.0.0.1:0 --cors * --json --until-stdin-closes")
             .unwrap();
+        check("souk openai --budget 3 --keep-transcripts 100").unwrap();
+        let refused = check("souk openai bundled --keep-transcripts 100").unwrap_err();
+        assert!(refused.contains("--keep-transcripts"), "{refused}");
         check("souk openai key add alice --budget 3/day --models a,b/* --rate 6").unwrap();
     }
 

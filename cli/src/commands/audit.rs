@@ -1,5 +1,9 @@
-//! `souk audit`: replays a validator's log from its beginning. The validator must be stopped,
-//! because a running one holds its folder.
+//! `souk audit`: audits the texts that a buyer bought, or replays a validator's log from its
+//! beginning. The validator must be stopped, because a running one holds its folder.
+
+mod results;
+#[cfg(feature = "generate")]
+mod texts;
 
 use std::path::Path;
 
@@ -7,13 +11,32 @@ use souk_folder::market_file::MarketFile;
 use souk_node::validator::ValidatorAuditError;
 use souk_node::validator::node;
 
-use crate::args::Output;
+use crate::args::{AuditArgs, AuditCommand, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
 
+/// Carries out an audit, or lists those of texts.
+pub async fn run(folder: &Path, output: Output, args: &AuditArgs) -> Outcome {
+    match (&args.command, &args.folder) {
+        (Some(AuditCommand::List), _) => results::list(folder, output),
+        #[cfg(feature = "generate")]
+        (Some(AuditCommand::Run(args)), _) => texts::run(folder, output, args).await,
+        #[cfg(feature = "generate")]
+        (Some(AuditCommand::Verify { file, reference }), _) => {
+            texts::verify(output, file, reference).await
+        }
+        (None, Some(validator)) => replay_log(validator, output),
+        (None, None) => Err(Failure::new(
+            Kind::Usage,
+            "there is nothing to audit",
+            "give a validator's folder, or `run`, `list` or `verify`",
+        )),
+    }
+}
+
 /// Replays a validator's log and reports whether the results match the stored ones.
-pub fn run(folder: &Path, output: Output) -> Outcome {
+fn replay_log(folder: &Path, output: Output) -> Outcome {
     let market = MarketFile::read_nearest(folder).map_err(from_config)?;
     let audit = node::audit_log(folder, &market).map_err(|error| match error {
         ValidatorAuditError::ViewsOpen(_) | ValidatorAuditError::Folder(_) => Failure::new(

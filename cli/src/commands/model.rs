@@ -8,6 +8,7 @@ mod merge;
 use std::path::Path;
 
 use souk_api::text_offer::{ModelView, TextOfferView};
+use souk_node::buyer::audit_results::{AuditResult, latest_audits, read_audits};
 use souk_node::buyer::text_router::{TextOffer, text_offers, was_sold_lately};
 use souk_node::client::broker::Broker;
 use souk_node::scheduler::graph::{Bindings, Graph};
@@ -66,9 +67,13 @@ async fn show_offers(folder: &Path, output: Output, model: &str) -> Outcome {
     }
     let listings = offers.iter().map(|offer| &offer.listing);
     let views: Vec<TextOfferView> = listings.map(TextOfferView::from).collect();
+    let audits = read_audits(folder).unwrap_or_default();
+    let audits = latest_audits(audits).into_values();
+    let of_model = audits.filter(|audit| audit.model == model);
+    let audits: Vec<AuditResult> = of_model.collect();
     match output {
-        Output::Json => show::print_json(&views),
-        Output::Text => show::text_offers::print_offers(views),
+        Output::Json => show::print_json(&show::text_offers::with_audits(&views, &audits)),
+        Output::Text => show::text_offers::print_offers(views, &audits),
     }
     Ok(())
 }

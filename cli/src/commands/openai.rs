@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use souk_gateway::{HttpListener, ListenerError, LocalKey};
+use souk_node::buyer::audit_results::{AUDITS_FOLDER, read_distrusted};
 use souk_node::buyer::text_keys::TextKeys;
 use souk_node::buyer::text_router::{TabObserver, TabOutcome, TextRouter};
+use souk_node::buyer::transcripts::TranscriptFolder;
 use souk_node::market::{AccountKey, Receipt};
 use souk_openai::{
     AccessPolicy, KEY_FILE, ServedModel, ServerObserver, ServingOptions, market_router, router,
@@ -31,6 +33,9 @@ use crate::stop;
 /// The most connections of a server for all models: requests that have a tab, those that wait for
 /// one, and clients between two requests.
 const CONNECTIONS_MAX: usize = 512;
+
+/// How often the server looks whether there are new audits.
+const AUDITS_PERIOD: Duration = Duration::from_secs(1);
 
 /// Answers HTTP requests until a signal stops it.
 pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
@@ -60,7 +65,11 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
     let buyer = join_as_buyer(folder).await?;
     let clock = buyer.broker().log_clock();
     let observer = Arc::new(TabNotices { output });
-    let texts = TextRouter::new(buyer, limits.budget, observer);
+    let mut texts = TextRouter::new(buyer, limits.budget, observer);
+    if let Some(most) = args.keep_transcripts {
+        texts = texts.with_transcripts(open_transcripts(folder, most)?);
+    }
+    leave_cheats(folder, &texts);
     let (mut access, key_file) = load_access(folder, args)?;
     // A program that started this server for itself must not hold the keys of everybody else.
     if !args.until_stdin_closes {
@@ -84,6 +93,7 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
     tokio::select! {
         () = listener.serve(market_router(texts.clone(), access)) => {}
         () = follow_changes(keys.as_ref()) => {}
+        () = follow_audits(folder, &texts) => {}
         () = wait_for_stop(&mut requests, args) => {}
     }
     // Open tabs are settled first; the user can cut that wait short with a second signal.
@@ -114,6 +124,39 @@ async fn follow_changes(keys: Option<&TextKeys>) {
     match keys {
         Some(keys) => keys.follow_changes().await,
         None => std::future::pending().await,
+    }
+}
+
+fn open_transcripts(folder: &Path, most: u32) -> Result<TranscriptFolder, Failure> {
+    let opened = TranscriptFolder::open(folder, most as usize);
+    opened.map_err(|error| {
+        let cause = format!(
+            "transcripts cannot be kept in {}: {error}",
+            folder.display()
+        );
+        Failure::new(Kind::State, cause, "give a --dir that you can write")
+    })
+}
+
+/// Buys nothing from providers whose answers failed an audit of this folder.
+fn leave_cheats(folder: &Path, texts: &TextRouter) {
+    match read_distrusted(folder) {
+        Ok(distrusted) => texts.set_distrusted(distrusted),
+        Err(error) => show::print_notice(&format!("earlier audits are not read: {error}")),
+    }
+}
+
+/// Follows the audits that are made while the server runs.
+async fn follow_audits(folder: &Path, texts: &TextRouter) {
+    let changed = || std::fs::metadata(folder.join(AUDITS_FOLDER)).and_then(|it| it.modified());
+    let mut seen = changed().ok();
+    loop {
+        tokio::time::sleep(AUDITS_PERIOD).await;
+        let now = changed().ok();
+        if now != seen {
+            leave_cheats(folder, texts);
+            seen = now;
+        }
     }
 }
 
@@ -214,6 +257,10 @@ impl TabObserver for TabNotices {
             let cost = show::format_credits(outcome.cost.0);
             show::print_notice(&format!("  a tab at {provider} is settled: {cost} credits"));
         }
+    }
+
+    fn on_not_kept(&self, error: &std::io::Error) {
+        show::print_notice(&format!("  a tab's transcript is not kept: {error}"));
     }
 }
 

@@ -1,6 +1,8 @@
 //! Prints the models that providers sell by the token, and their offers.
 
+use serde_json::{Value, json};
 use souk_api::text_offer::{ModelView, TextOfferView, TokenPrice};
+use souk_node::buyer::audit_results::{AuditResult, Verdict};
 
 use super::format_credits;
 use super::table::Table;
@@ -31,7 +33,7 @@ pub fn print_models(models: Vec<ModelView>) {
 }
 
 /// Prints the offers of one model.
-pub fn print_offers(offers: Vec<TextOfferView>) {
+pub fn print_offers(offers: Vec<TextOfferView>, audits: &[AuditResult]) {
     let header = [
         "provider",
         "free",
@@ -41,12 +43,14 @@ pub fn print_offers(offers: Vec<TextOfferView>) {
         "reputation",
         "engine",
         "ask",
+        "audited",
     ];
     let mut table = Table::new(&header);
     for offer in offers {
         let [input, cached, output] = prices(offer.price);
         let (free, reputation) = (offer.free_slots.to_string(), offer.reputation.to_string());
         let ask = offer.ask.to_string();
+        let audited = find_audit(audits, &offer).map_or_else(String::new, describe_tally);
         let engine = if offer.resold { "resold" } else { "own" }.to_owned();
         table.add_row([
             offer.provider_name,
@@ -57,9 +61,42 @@ pub fn print_offers(offers: Vec<TextOfferView>) {
             reputation,
             engine,
             ask,
+            audited,
         ]);
     }
     table.print();
+}
+
+/// Returns the offers with what the buyer's own audits found, as `audited`.
+pub fn with_audits(offers: &[TextOfferView], audits: &[AuditResult]) -> Vec<Value> {
+    let each = offers.iter().map(|offer| {
+        let audited = find_audit(audits, offer).map(|audit| {
+            json!({
+                "verdict": audit.tally.verdict, "tokens": audit.tally.tokens, "at": audit.at,
+            })
+        });
+        super::with(json!(offer), [("audited", json!(audited))])
+    });
+    each.collect()
+}
+
+fn find_audit<'a>(audits: &'a [AuditResult], offer: &TextOfferView) -> Option<&'a AuditResult> {
+    let is_of_it = |audit: &&AuditResult| audit.provider.to_string() == offer.provider;
+    audits.iter().find(is_of_it)
+}
+
+/// Describes how far an audit came, such as `41k tokens, fits`.
+pub fn describe_tally(audit: &AuditResult) -> String {
+    let tokens = match audit.tally.tokens {
+        few @ 0..10_000 => few.to_string(),
+        many => format!("{}k", many / 1_000),
+    };
+    let verdict = match audit.tally.verdict {
+        Verdict::Fits => "fits",
+        Verdict::DoesNotFit => "does not fit",
+        Verdict::NotEnough => "not enough",
+    };
+    format!("{tokens} tokens, {verdict}")
 }
 
 /// Formats the prices of a million tokens, in credits.

@@ -1,6 +1,8 @@
 //! The binary as a user has it, against markets of real processes.
 
 mod asks;
+#[cfg(feature = "generate")]
+mod audits;
 mod backups;
 mod between;
 #[cfg(feature = "generate")]

@@ -66,7 +66,18 @@ impl Seller {
     /// Makes the folder of a provider that serves the model that comes with souk, by this name.
     #[cfg(feature = "generate")]
     pub fn of_served_model(market: &Market, name: &str, model: &str, more: &[&str]) -> Seller {
-        let serve = ["--serve", "bundled", "--model", model];
+        Seller::of_model(market, name, ("bundled", model), more)
+    }
+
+    /// Makes the folder of a provider that serves the model at a path, by this name.
+    #[cfg(feature = "generate")]
+    pub fn of_model(
+        market: &Market,
+        name: &str,
+        (path, model): (&str, &str),
+        more: &[&str],
+    ) -> Seller {
+        let serve = ["--serve", path, "--model", model];
         Seller::init_with(market, name, &[&serve[..], more].concat()).0
     }
 

@@ -224,6 +224,13 @@ impl Sampling {
         Ok((sampling.check_ranges()?, position))
     }
 
+    /// Returns the point from 0 to below 1 that decides the draw at a position: the token is drawn
+    /// whose share, with the shares of the tokens of smaller numbers, first exceeds it.
+    #[must_use]
+    pub fn draw_point(&self, position: u64) -> f64 {
+        uniform_fraction(self.seed, position)
+    }
+
     /// Draws the token at a position, without a history.
     ///
     /// # Errors
@@ -268,7 +275,7 @@ impl Sampling {
             return likeliest_token(&scores);
         }
         let shares = self.token_shares(scores);
-        let point = uniform_fraction(self.seed, position);
+        let point = self.draw_point(position);
         let mut below = 0.0;
         for &(token, share) in &shares {
             below += share;

@@ -104,6 +104,8 @@ impl ProviderFields {
             input_price_max,
             output_price_max,
             allows_fallbacks: fallbacks.unwrap_or(true),
+            // The buyer's own audits are not the client's to say.
+            distrusted: Vec::new(),
         };
         match self.0.keys().next() {
             Some(name) => Err(Refusal::unsupported_field(&format!("provider.{name}"))),

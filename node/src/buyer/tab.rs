@@ -20,6 +20,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::text_keys::TextBill;
+use super::transcripts::TabLog;
 use super::{Buyer, draw_job};
 use shell::TabShell;
 
@@ -100,6 +101,21 @@ impl BusyFlag {
     }
 }
 
+/// What a tab tells its owner besides answers.
+pub(super) struct TabOwner {
+    /// It is notified whenever the tab can take another request.
+    pub(super) freed: Arc<Notify>,
+    /// What the tab says is noted here, if it is to be kept.
+    pub(super) log: Option<TabLog>,
+}
+
+/// What a tab's task shares with the handle.
+struct TabHandles {
+    busy: Arc<BusyFlag>,
+    provider: Arc<OnceLock<AccountKey>>,
+    log: Option<TabLog>,
+}
+
 /// An open tab. Dropping it closes the tab after its open request.
 #[derive(Debug)]
 pub struct Tab {
@@ -113,14 +129,14 @@ impl Tab {
     /// cheaper ask of the same book will do too, but for those of the excluded providers. Returns
     /// the tab, the first answer, and the task, which ends with the tab.
     ///
-    /// The ask must sell a model; otherwise this returns none. The tab notifies `freed` whenever it
-    /// can take another request.
-    pub fn open(
+    /// The ask must sell a model; otherwise this returns none. The tab wakes and notes as `owner`
+    /// says.
+    pub(super) fn open(
         buyer: &Buyer,
         purchase: &TabPurchase,
         duration: Duration,
         first: TextRequest,
-        freed: Arc<Notify>,
+        owner: TabOwner,
     ) -> Option<(Tab, AskedAnswer, JoinHandle<TabOutcome>)> {
         let listing = &purchase.listing;
         let card = TextCard::of_resources(&listing.resources)?;
@@ -138,7 +154,7 @@ impl Tab {
         let (asked, answer) = AskedText::new(first);
         let busy = Arc::new(BusyFlag {
             is_busy: AtomicBool::new(true),
-            freed,
+            freed: owner.freed,
         });
         let provider = Arc::<OnceLock<AccountKey>>::default();
         let shell = TabShell::new(
@@ -147,7 +163,11 @@ impl Tab {
             &card,
             requests,
             asked,
-            (busy.clone(), provider.clone()),
+            TabHandles {
+                busy: busy.clone(),
+                provider: provider.clone(),
+                log: owner.log,
+            },
         );
         let running = tokio::spawn(shell.run());
         let tab = Tab {

@@ -10,7 +10,7 @@ mod answer_events;
 mod error;
 mod key_cover;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -29,8 +29,9 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::Buyer;
-use super::tab::{Tab, TextEvent};
+use super::tab::{Tab, TabOwner, TextEvent};
 use super::text_keys::KeyedRequest;
+use super::transcripts::{TabLog, TabTranscript, TranscriptFolder};
 use crate::client::broker::{Broker, BrokerError};
 use souk_folder::clock::CoreClock;
 
@@ -118,6 +119,9 @@ pub struct TextSpending {
 pub trait TabObserver: Send + Sync {
     /// A tab ended; the provider is none if the market sold none.
     fn on_tab_ended(&self, provider: Option<AccountKey>, outcome: &TabOutcome);
+
+    /// The texts of a tab could not be kept.
+    fn on_not_kept(&self, _error: &std::io::Error) {}
 }
 
 /// The texts that one buyer buys. Clones share its tabs and its budget.
@@ -132,6 +136,8 @@ pub struct TextRouter {
     freed: Arc<Notify>,
     /// Places for requests that wait for a slot.
     waiting: Arc<Semaphore>,
+    /// Where the texts of tabs are kept, if they are.
+    transcripts: Option<TranscriptFolder>,
 }
 
 #[derive(Default)]
@@ -140,6 +146,8 @@ struct RouterState {
     tabs: BTreeMap<TabId, RoutedTab>,
     spending: TextSpending,
     is_closed: bool,
+    /// The providers of models that failed an audit.
+    distrusted: BTreeSet<(String, AccountKey)>,
 }
 
 struct RoutedTab {
@@ -164,7 +172,23 @@ impl TextRouter {
             open_tabs: Arc::new(watch::Sender::new(0)),
             freed: Arc::default(),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+            transcripts: None,
         }
+    }
+
+    /// Keeps the texts of all tabs in a folder from now on.
+    #[must_use]
+    pub fn with_transcripts(self, folder: TranscriptFolder) -> TextRouter {
+        TextRouter {
+            transcripts: Some(folder),
+            ..self
+        }
+    }
+
+    /// Buys nothing more from these providers of these models, whose answers were not those of the
+    /// model.
+    pub fn set_distrusted(&self, distrusted: BTreeSet<(String, AccountKey)>) {
+        self.lock_state().distrusted = distrusted;
     }
 
     /// Returns all offers of texts, by model and price.
@@ -174,6 +198,12 @@ impl TextRouter {
     pub async fn fetch_offers(&self) -> Result<Vec<TextOffer>, BrokerError> {
         let listed = self.buyer.broker().fetch_book().await?;
         Ok(text_offers(listed))
+    }
+
+    fn distrusted_of(&self, model: &str) -> Vec<AccountKey> {
+        let state = self.lock_state();
+        let of_model = state.distrusted.iter().filter(|(sold, _)| sold == model);
+        of_model.map(|(_, provider)| *provider).collect()
     }
 
     /// Sends a request to an offer of a model that suits the rules, and returns the events of its
@@ -189,10 +219,11 @@ impl TextRouter {
         terms: AskTerms,
     ) -> Result<AnswerEvents, TextRouterError> {
         let AskTerms {
-            rules,
+            mut rules,
             patience,
             key,
         } = terms;
+        rules.distrusted = self.distrusted_of(model);
         let seed = RandomState::new().hash_one(0);
         let mut route = Route::new(model, request, rules, seed);
         let wanted = WantedPart {
@@ -346,8 +377,12 @@ impl TextRouter {
         let listing = &purchase.listing;
         let request = wanted.request;
         let (duration, escrow) = self.reserve_escrow(listing)?;
-        let (buyer, freed) = (&self.buyer, self.freed.clone());
-        let opened = Tab::open(buyer, purchase, duration, request.clone(), freed);
+        let log = self.transcripts.as_ref().map(|_| TabLog::default());
+        let owner = TabOwner {
+            freed: self.freed.clone(),
+            log: log.clone(),
+        };
+        let opened = Tab::open(&self.buyer, purchase, duration, request.clone(), owner);
         let Some((tab, asked, running)) = opened else {
             unreachable!("the offer sells a model");
         };
@@ -362,6 +397,7 @@ impl TextRouter {
             id
         };
         let (router, sold_by) = (self.clone(), provider.clone());
+        let model = listing.resources.model.clone();
         tokio::spawn(async move {
             let outcome = running.await.unwrap_or_else(|panicked| {
                 tracing::error!(%panicked, "the task of a tab ended");
@@ -370,7 +406,14 @@ impl TextRouter {
                     ..TabOutcome::default()
                 }
             });
-            router.on_tab_ended(id, sold_by.get().copied(), escrow, &outcome);
+            let provider = sold_by.get().copied();
+            if let (Some(log), Some(provider)) = (log, provider) {
+                let receipt = outcome.receipt.clone();
+                router
+                    .keep(log.take_transcript(model.as_str(), provider, receipt))
+                    .await;
+            }
+            router.on_tab_ended(id, provider, escrow, &outcome);
         });
         Ok(OpenRequest {
             tab: id,
@@ -380,6 +423,17 @@ impl TextRouter {
             events: wanted.note_sent(rates, asked),
             began: self.clock.now().tick,
         })
+    }
+
+    /// Keeps the texts of a tab that ended.
+    async fn keep(&self, transcript: Option<TabTranscript>) {
+        let (Some(folder), Some(transcript)) = (self.transcripts.clone(), transcript) else {
+            return;
+        };
+        let kept = tokio::task::spawn_blocking(move || folder.keep(&transcript)).await;
+        if let Ok(Err(error)) = kept {
+            self.observer.on_not_kept(&error);
+        }
     }
 
     /// Returns the cheapest asks of a model, the cheapest first.

@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod audit_reference;
 mod forms;
 mod served_decoder;
 mod session_journal;
@@ -53,6 +54,7 @@ use souk_node::buyer::job::Limits;
 
 use forms::GrammarVocabulary;
 
+pub use audit_reference::{AuditReference, ReadFault};
 pub use forms::TextForm;
 pub use served_decoder::{DecoderSpeed, ServedDecoder, ServingSize};
 pub use stop_signal::StopSignal;
@@ -151,11 +153,15 @@ impl TextModel {
         &self,
         conversation: &Conversation<'_>,
     ) -> Result<String, TextError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let text = self.chat_template()?.render(&Conversation {
-            now: now.map_or(0, |it| it.as_secs()),
+        self.render_conversation_at(&Conversation {
+            now: unix_seconds(),
             ..*conversation
-        });
+        })
+    }
+
+    /// Renders a conversation with the template and the time that the conversation states.
+    fn render_conversation_at(&self, conversation: &Conversation<'_>) -> Result<String, TextError> {
+        let text = self.chat_template()?.render(conversation);
         text.map_err(|error| TextError::input(error, ""))
     }
 
@@ -197,6 +203,12 @@ impl TextModel {
             }
         }
     }
+}
+
+/// Returns the time of this machine's clock.
+fn unix_seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |it| it.as_secs())
 }
 
 /// Creates a message of a conversation.

@@ -8,7 +8,7 @@
 //!
 //! [`SteppedSession`]: souk_vocabulary::processor::stepped_session::SteppedSession
 
-mod prompt;
+pub(crate) mod prompt;
 mod speed;
 
 use std::fmt;

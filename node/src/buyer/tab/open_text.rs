@@ -1,5 +1,6 @@
 //! The request of a tab that has no whole answer yet.
 
+use souk_folder::clock::unix_ms;
 use souk_roles::tokens::counting::{TokenCount, TokenRates};
 use souk_roles::tokens::prompts::PromptHistory;
 use souk_roles::tokens::tab::TabFailure;
@@ -11,6 +12,8 @@ use crate::buyer::text_keys::TextBill;
 /// The request without an answer.
 pub(super) struct OpenText {
     pub asked: AskedText,
+    /// When it was asked, in Unix seconds.
+    pub at: u64,
     pub number: u32,
     /// The tokens of the request's messages.
     pub prompt: TokenCount,
@@ -30,6 +33,7 @@ impl OpenText {
         OpenText {
             prompt: earlier.count_prompt(&asked.request),
             asked,
+            at: unix_ms() / 1_000,
             number,
             streamed: AnswerText::default(),
             next_piece: 0,

@@ -26,8 +26,9 @@ use super::effects::{
 };
 use super::follower::follow_lease;
 use super::open_text::OpenText;
-use super::{AskedText, BusyFlag, TextEvent};
+use super::{AskedText, BusyFlag, TabHandles, TextEvent};
 use crate::buyer::Buyer;
+use crate::buyer::transcripts::TabLog;
 use crate::client::broker::AccountWatch;
 use crate::endpoint::pieces::Piece;
 use souk_folder::clock::CoreClock;
@@ -79,6 +80,8 @@ pub(super) struct TabShell {
     terms: Option<Terms>,
     /// The provider, once the lease is bought.
     provider: Arc<OnceLock<AccountKey>>,
+    /// What the tab says, if its owner keeps it.
+    log: Option<TabLog>,
     changes: Option<watch::Receiver<AccountWatch>>,
     is_looking: bool,
     looks_again: bool,
@@ -99,7 +102,7 @@ impl TabShell {
         card: &TextCard,
         requests: mpsc::Receiver<AskedText>,
         first: AskedText,
-        (busy, provider): (Arc<BusyFlag>, Arc<OnceLock<AccountKey>>),
+        handles: TabHandles,
     ) -> TabShell {
         buyer.remember_job(spec.job);
         let clock = CoreClock::new(buyer.broker().log_clock());
@@ -118,12 +121,13 @@ impl TabShell {
             ready: VecDeque::new(),
             requests,
             are_requests_over: false,
-            busy,
+            busy: handles.busy,
             open: Some(OpenText::new(first, 0, &PromptHistory::default())),
             prompts: PromptHistory::default(),
             next_request: 1,
             terms: None,
-            provider,
+            provider: handles.provider,
+            log: handles.log,
             changes: None,
             is_looking: false,
             looks_again: false,
@@ -337,7 +341,10 @@ impl TabShell {
         fetched: Result<(TextAnswer, ContentId), String>,
     ) -> TabEvent {
         let answer = match (fetched, &mut self.open) {
-            (Ok((mut answer, _)), Some(open)) => {
+            (Ok((mut answer, id)), Some(open)) => {
+                if let Some(log) = &self.log {
+                    log.on_answer(id);
+                }
                 answer.message = truncate_text(answer.message);
                 let count = answer.count_for(&open.asked.request, open.prompt);
                 let is_wanted = answer.finish != Finish::Cancelled || open.is_stopped;
@@ -423,6 +430,9 @@ impl TabShell {
             TabAction::Follow(terms) => {
                 // It is bought once.
                 let _ = self.provider.set(terms.provider);
+                if let Some(log) = &self.log {
+                    log.on_bought(terms.lease);
+                }
                 self.terms = Some(*terms);
                 self.changes = Some(buyer.broker().watch_account(buyer.account()));
             }
@@ -473,6 +483,9 @@ impl TabShell {
             ) {
                 // The next request goes to another engine, if there is one.
                 self.ready.push_back(TabEvent::Close);
+            }
+            if let (Some(log), Some((answer, _))) = (&self.log, &open.answer) {
+                log.on_delivered(open.at, &open.asked.request, answer);
             }
             open.deliver(rates_of(self.bought()));
         }

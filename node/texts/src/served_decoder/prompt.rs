@@ -9,7 +9,7 @@ use souk_llm::tokens::Marks;
 use souk_node::endpoint::own_engine::OwnFault;
 use souk_roles::tokens::text::{Role, TextRequest};
 
-use crate::{TextError, TextModel, new_message};
+use crate::{TextError, TextModel, new_message, unix_seconds};
 
 /// Sampling of a request that does not state it, as with OpenAI's API.
 const TEMPERATURE_DEFAULT: f64 = 1.0;
@@ -20,23 +20,33 @@ const TEMPERATURE_MIN: f64 = 1e-4;
 
 /// A request that the model can answer.
 #[derive(Debug)]
-pub(super) struct PreparedRequest {
-    /// The prompt's tokens.
-    pub(super) tokens: Vec<u32>,
-    pub(super) sampling: Sampling,
-    pub(super) stops: Vec<String>,
-    pub(super) tokens_max: usize,
+pub(crate) struct PreparedRequest {
+    /// The prompt as text, and its tokens.
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) sampling: Sampling,
+    pub(crate) stops: Vec<String>,
+    pub(crate) tokens_max: usize,
     /// Marks that belong to the text although the tokeniser leaves them out.
-    pub(super) marks: &'static [&'static str],
+    pub(crate) marks: &'static [&'static str],
     /// Separates the thought from the answer.
-    pub(super) reader: AnswerReader,
+    pub(crate) reader: AnswerReader,
 }
 
 impl PreparedRequest {
-    /// Renders and checks a request.
-    pub(super) fn new(
+    /// Renders and checks a request, at this moment.
+    pub(crate) fn new(
         text_model: &TextModel,
         request: &TextRequest,
+    ) -> Result<PreparedRequest, OwnFault> {
+        PreparedRequest::new_at(text_model, request, unix_seconds())
+    }
+
+    /// Renders and checks a request as it was at a moment, in Unix seconds.
+    pub(crate) fn new_at(
+        text_model: &TextModel,
+        request: &TextRequest,
+        now: u64,
     ) -> Result<PreparedRequest, OwnFault> {
         let sampling = to_sampling(request)?;
         let template = text_model.chat_template().map_err(refused)?;
@@ -45,7 +55,7 @@ impl PreparedRequest {
             let cause = "it answers in channels, so another's answer cannot be continued";
             return Err(OwnFault::Refused(cause.to_owned()));
         }
-        let text = render_prompt(text_model, request)?;
+        let text = render_prompt(text_model, request, now)?;
         let tokens = text_model.encode(&text, Marks::Own).map_err(refused)?;
         let (length, room) = (tokens.len(), text_model.context_length);
         if length == 0 || length >= room {
@@ -62,13 +72,18 @@ impl PreparedRequest {
             tokens_max: request.tokens_max as usize,
             marks: form.marks_to_keep(None),
             reader: AnswerReader::new(form, &text, None),
+            text,
         })
     }
 }
 
 /// Renders the conversation up to the place where the model answers, or goes on with the answer in
 /// the last message.
-fn render_prompt(text_model: &TextModel, request: &TextRequest) -> Result<String, OwnFault> {
+fn render_prompt(
+    text_model: &TextModel,
+    request: &TextRequest,
+    now: u64,
+) -> Result<String, OwnFault> {
     // The template closes the last message. A mark stands for the end of an answer to continue,
     // because what the template adds can have the same letters as the answer.
     let mark = choose_end_mark(request);
@@ -96,10 +111,11 @@ fn render_prompt(text_model: &TextModel, request: &TextRequest) -> Result<String
     let conversation = Conversation {
         messages: &messages,
         values: Some(&values),
+        now,
         ..Conversation::default()
     };
     let mut text = text_model
-        .render_conversation(&conversation)
+        .render_conversation_at(&conversation)
         .map_err(refused)?;
     if request.continues {
         let begun = request.messages.last().map_or("", |it| it.content.trim());

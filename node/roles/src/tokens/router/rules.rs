@@ -31,6 +31,8 @@ pub struct RoutingRules {
     pub only: Vec<String>,
     /// The providers that will not do.
     pub ignore: Vec<String>,
+    /// The providers whose answers were not those of the model, by the buyer's own audits.
+    pub distrusted: Vec<AccountKey>,
     /// How the others are ordered; none for a draw.
     pub sort: Option<RouteSort>,
     /// The most for a million input tokens, in micro-credits.
@@ -59,6 +61,8 @@ pub struct OfferTerms {
 pub enum Misfit {
     /// The request ignores the provider.
     Ignored,
+    /// Its answers were not those of the model, by the buyer's own audit.
+    Distrusted,
     /// The request names others only.
     NotNamed,
     /// It costs more than the request allows.
@@ -79,6 +83,7 @@ impl Default for RoutingRules {
             order: Vec::new(),
             only: Vec::new(),
             ignore: Vec::new(),
+            distrusted: Vec::new(),
             sort: None,
             input_price_max: None,
             output_price_max: None,
@@ -128,7 +133,7 @@ impl RoutingRules {
     pub(super) fn is_strict(&self) -> bool {
         let names = [&self.order, &self.only, &self.ignore];
         let is_by_price = matches!(self.sort, None | Some(RouteSort::Price));
-        names.iter().any(|names| !names.is_empty()) || !is_by_price
+        names.iter().any(|names| !names.is_empty()) || !self.distrusted.is_empty() || !is_by_price
     }
 
     /// Returns whether only one provider may be tried.
@@ -149,6 +154,9 @@ impl RoutingRules {
         let is_over = |price: u64, max: Option<u64>| max.is_some_and(|max| price > max);
         if offer.is_among(&self.ignore) {
             return Some(Misfit::Ignored);
+        }
+        if self.distrusted.contains(&offer.provider) {
+            return Some(Misfit::Distrusted);
         }
         if !self.only.is_empty() && !offer.is_among(&self.only) {
             return Some(Misfit::NotNamed);
@@ -171,6 +179,7 @@ impl Misfit {
     pub fn describe(self) -> &'static str {
         match self {
             Misfit::Ignored => "ignored by provider.ignore",
+            Misfit::Distrusted => "whose answers failed your audit (souk audit list)",
             Misfit::NotNamed => "not named by provider.only or provider.order",
             Misfit::Price => "above provider.max_price",
             Misfit::Idle => "too dear while a tab is idle",

@@ -196,6 +196,33 @@ fn a_bid_excludes_the_cheaper_ones_so_that_the_drawn_one_sells() {
 }
 
 #[test]
+fn a_provider_that_failed_an_audit_gets_neither_a_tab_nor_a_request() {
+    let rules = RoutingRules {
+        distrusted: vec![account(1)],
+        ..RoutingRules::default()
+    };
+    let mut core = RouterCore::default();
+    let asks = [ask(1, 100), ask(2, 400)];
+    for seed in 0..50 {
+        let step = plan(&mut core, &mut route(rules.clone(), seed), &asks);
+        let RouteStep::Buy(purchase) = step else {
+            panic!("one is on offer: {step:?}");
+        };
+        assert_eq!(purchase.listing.provider, account(2));
+        // Its ask is cheaper, so the bid must name it, and a new one of it must not sell.
+        assert_eq!(purchase.excluded, [account(1)]);
+        assert!(purchase.is_strict);
+    }
+    let tab = core.on_tab_opened(&route(RoutingRules::default(), 0), &ask(1, 100));
+    let free = FreeTabs::from([(tab, account(1))]);
+    let step = core.plan_step(NOW, &mut route(rules.clone(), 0), &free, Some(&asks[..1]));
+    let RouteStep::GiveUp(NoRoute::Unsuitable(misfits)) = step else {
+        panic!("{step:?}");
+    };
+    assert_eq!(misfits, BTreeMap::from([(Misfit::Distrusted, 1)]));
+}
+
+#[test]
 fn the_tab_that_read_most_of_the_conversation_comes_first() {
     let mut core = RouterCore::default();
     let opening = |core: &mut RouterCore, messages: &[Message], number| {

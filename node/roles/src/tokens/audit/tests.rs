@@ -1,0 +1,278 @@
+use super::*;
+
+/// SplitMix64.
+struct Draws(u64);
+
+impl Draws {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((word ^ (word >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A normal error.
+    fn error(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.next()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.next()).cos()
+    }
+}
+
+/// The noise of honest engines in these tests, in logits.
+const NOISE: f64 = 0.05;
+
+/// How a provider of these tests answers.
+#[derive(Clone, Copy)]
+enum Provider {
+    /// Its logits differ from the reference's by an error of this size.
+    Errs(f64),
+    /// The same, and the text has another form from the tenth token on, so that later draws are at
+    /// other places.
+    Slips(f64),
+    /// It draws by a rule of its own.
+    OtherDraws,
+    /// It says another model's tokens, far from the reference's.
+    OtherModel,
+}
+
+/// Logits of some tokens as of a model that is sure of some tokens and not of others.
+fn logits(draws: &mut Draws) -> Vec<f64> {
+    let sharpness = 1.0 + 6.0 * draws.next();
+    (0..12).map(|_| sharpness * draws.error()).collect()
+}
+
+fn likeliest(logits: &[f64]) -> usize {
+    let order = |one: &usize, other: &usize| logits[*one].total_cmp(&logits[*other]);
+    (0..logits.len()).max_by(order).expect("there are tokens")
+}
+
+/// Reads a token at temperature 0 as `souk_llm::scoring` does.
+fn read_likeliest(logits: &[f64], told: usize) -> TokenReading {
+    let top = likeliest(logits);
+    let others = logits.iter().enumerate().filter(|(at, _)| *at != top);
+    let second = others
+        .map(|(_, logit)| *logit)
+        .fold(f64::NEG_INFINITY, f64::max);
+    let nearest = logits[top] - second;
+    let rank = logits.iter().filter(|it| **it > logits[told]).count();
+    let reading = match told == top {
+        true => TokenReading {
+            rank: 0,
+            margin: 0.0,
+            margin_end: nearest,
+            nearest: f64::INFINITY,
+            share: None,
+            noise: None,
+            is_respelled: false,
+        },
+        false => TokenReading {
+            rank: rank as u32,
+            margin: logits[top] - logits[told],
+            margin_end: f64::INFINITY,
+            nearest,
+            share: None,
+            noise: None,
+            is_respelled: false,
+        },
+    };
+    reading.bounded()
+}
+
+fn shares(logits: &[f64]) -> Vec<f64> {
+    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let all: Vec<f64> = logits.iter().map(|logit| (logit - most).exp()).collect();
+    let sum: f64 = all.iter().sum();
+    all.into_iter().map(|it| it / sum).collect()
+}
+
+fn drawn_at(logits: &[f64], point: f64) -> usize {
+    let mut below = 0.0;
+    let shares = shares(logits);
+    let found = shares.iter().position(|share| {
+        below += share;
+        point < below
+    });
+    found.unwrap_or(logits.len() - 1)
+}
+
+fn read_seeded(logits: &[f64], told: usize, point: f64) -> TokenReading {
+    let shares = shares(logits);
+    let odds = |share: f64| (share / (1.0 - share).max(0.0)).ln();
+    let edge = |at: usize| shares[..at].iter().sum::<f64>();
+    let shift = |at: usize| (odds(point) - odds(edge(at))).abs();
+    let own = drawn_at(logits, point);
+    let near = [shift(own), shift(own + 1)];
+    let [margin, margin_end] = match told.cmp(&own) {
+        std::cmp::Ordering::Equal => [0.0, near[0].min(near[1])],
+        std::cmp::Ordering::Less => [shift(told + 1), shift(told)],
+        std::cmp::Ordering::Greater => [shift(told), shift(told + 1)],
+    };
+    let reading = TokenReading {
+        rank: told.abs_diff(own) as u32,
+        margin,
+        margin_end,
+        nearest: match told == own {
+            true => near[0].max(near[1]),
+            false => near[0].min(near[1]),
+        },
+        share: Some(shares[told]),
+        noise: None,
+        is_respelled: false,
+    };
+    reading.bounded()
+}
+
+/// Audits answers of 40 tokens each, and returns what was found after so many tokens.
+fn audit(provider: Provider, is_seeded: bool, tokens: u64, seed: u64) -> AuditTally {
+    let mut draws = Draws(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let mut core = AuditCore::new(NOISE);
+    for at in 0..tokens {
+        if at % 40 == 0 {
+            core.begin_answer();
+        }
+        let logits = logits(&mut draws);
+        let (mut point, mut seen) = (draws.next(), logits.clone());
+        let asked = point;
+        match provider {
+            Provider::Errs(error) => seen.iter_mut().for_each(|it| *it += error * draws.error()),
+            Provider::Slips(error) => {
+                seen.iter_mut().for_each(|it| *it += error * draws.error());
+                if at % 40 >= 10 {
+                    point = draws.next();
+                }
+            }
+            Provider::OtherDraws => point = draws.next(),
+            Provider::OtherModel => seen = super::tests::logits(&mut draws),
+        }
+        core.push(&match is_seeded {
+            true => read_seeded(&logits, drawn_at(&seen, point), asked),
+            false => read_likeliest(&logits, likeliest(&seen)),
+        });
+    }
+    core.tally()
+}
+
+/// Counts the audits with a verdict, among so many.
+fn count(verdict: Verdict, audits: u64, of: impl Fn(u64) -> AuditTally) -> u64 {
+    (0..audits)
+        .filter(|seed| of(*seed).verdict == verdict)
+        .count() as u64
+}
+
+#[test]
+fn a_cheaper_version_is_found_and_an_honest_one_fits() {
+    // The difference of two logits has the noise: each has less by the root of 2.
+    let honest = NOISE / std::f64::consts::SQRT_2;
+    for is_seeded in [false, true] {
+        let of = |error: f64, tokens| {
+            move |seed| audit(Provider::Errs(error * honest), is_seeded, tokens, seed)
+        };
+        let caught = count(Verdict::DoesNotFit, 200, of(10.0, 200));
+        assert!(caught >= 198, "{caught} of 200, seeded: {is_seeded}");
+        let fit = count(Verdict::Fits, 200, of(0.5, 1_500));
+        assert!(fit >= 190, "{fit} of 200, seeded: {is_seeded}");
+        // One of twice the noise is not called a fit by chance.
+        let wrong = count(Verdict::Fits, 200, of(FIT_FACTOR, 400));
+        assert!(wrong <= 4, "{wrong} of 200, seeded: {is_seeded}");
+    }
+}
+
+#[test]
+fn an_honest_provider_is_not_convicted_at_the_limit_of_its_noise() {
+    let honest = NOISE / std::f64::consts::SQRT_2;
+    for is_seeded in [false, true] {
+        let of = |seed| audit(Provider::Errs(honest), is_seeded, 400, seed);
+        assert_eq!(
+            count(Verdict::DoesNotFit, 2_000, of),
+            0,
+            "seeded: {is_seeded}"
+        );
+    }
+}
+
+#[test]
+fn draws_of_another_engine_convict_nobody_and_never_fit() {
+    for provider in [Provider::OtherDraws, Provider::Slips(NOISE / 2.0)] {
+        let of = |seed| audit(provider, true, 400, seed);
+        assert_eq!(count(Verdict::DoesNotFit, 1_000, of), 0);
+        assert_eq!(count(Verdict::Fits, 100, of), 0);
+    }
+}
+
+#[test]
+fn another_model_is_found() {
+    for is_seeded in [false, true] {
+        let of = |seed| audit(Provider::OtherModel, is_seeded, 100, seed);
+        let caught = count(Verdict::DoesNotFit, 100, of);
+        // Seeded draws of another model look like those of another engine.
+        assert!(is_seeded || caught == 100, "{caught}");
+    }
+}
+
+#[test]
+fn a_stray_token_convicts_nobody_and_a_conviction_stays() {
+    let mut draws = Draws(7);
+    let mut core = AuditCore::new(NOISE);
+    let far = read_likeliest(&[9.0, 0.0, -30.0], 2);
+    core.begin_answer();
+    core.push(&far);
+    for _ in 0..500 {
+        let logits = logits(&mut draws);
+        core.push(&read_likeliest(&logits, likeliest(&logits)));
+    }
+    assert_eq!(core.verdict(), Verdict::Fits);
+    for _ in 0..300 {
+        core.push(&read_likeliest(&[1.0, 0.0, -1.0], 1));
+    }
+    assert_eq!(core.verdict(), Verdict::DoesNotFit);
+    let after = core.tally().convicted_after;
+    for _ in 0..300 {
+        core.push(&read_likeliest(&[1.0, 0.0, -1.0], 0));
+    }
+    assert_eq!(
+        (core.verdict(), core.tally().convicted_after),
+        (Verdict::DoesNotFit, after)
+    );
+}
+
+#[test]
+fn the_weights_of_all_tokens_are_at_most_one() {
+    let mut draws = Draws(3);
+    for _ in 0..2_000 {
+        let (logits, point) = (logits(&mut draws), draws.next());
+        for error in [0.02, 0.3, 3.0] {
+            for is_seeded in [false, true] {
+                let each = (0..logits.len()).map(|told| match is_seeded {
+                    true => read_seeded(&logits, told, point),
+                    false => read_likeliest(&logits, told),
+                });
+                let (mut version, mut another) = (0.0, 0.0);
+                for reading in each {
+                    version += weigh_version(&reading, error);
+                    another += weigh_another(&reading);
+                }
+                assert!(
+                    version <= 1.0 + 1e-6,
+                    "{version} at {error}, seeded: {is_seeded}"
+                );
+                assert!(another <= 1.0 + 1e-6, "{another}");
+            }
+        }
+    }
+}
+
+#[test]
+fn tails_are_those_of_the_normal_distribution() {
+    for (deviations, tail) in [
+        (0.0, 0.5),
+        (1.0, 0.158_655),
+        (2.0, 0.022_750),
+        (4.0, 3.1671e-5),
+    ] {
+        assert!(
+            (upper_tail(deviations) / tail - 1.0).abs() < 1e-4,
+            "{deviations}"
+        );
+    }
+}

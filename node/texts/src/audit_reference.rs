@@ -1,0 +1,360 @@
+//! A model with which a buyer reads answers again, to find out whether the model that it paid for
+//! gave them. The test itself is [`souk_roles::tokens::audit`].
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use souk_llm::generation::Sequence;
+use souk_llm::model::LanguageModel;
+use souk_llm::scoring::{
+    Difference, ScoringError, TokenScore, measure_differences, read_likeliest, score_answer,
+};
+use souk_llm::tokens::Marks;
+use souk_node::endpoint::own_engine::OwnFault;
+use souk_node::memory::ContentId;
+use souk_roles::tokens::audit::TokenReading;
+use souk_roles::tokens::text::{TextAnswer, TextRequest};
+use tokio::runtime::Handle;
+
+use crate::served_decoder::prompt::PreparedRequest;
+use crate::{SessionSize, TextEngine, TextError, TextModel, open_model};
+
+/// The tokens from which the noise of an honest engine is measured: a thousand differences.
+const NOISE_TOKENS: usize = 256;
+
+/// The noise that an honest engine may have, in parts of the measured one, which is that of an
+/// engine with the coarsest rounding: of each weight, and of the logits.
+const NOISE_FACTOR: f64 = 1.25;
+
+/// The same for the noise of one position, which is measured by few differences.
+const NOISE_FACTOR_OF_ONE: f64 = 2.0;
+
+/// The most places of an answer at which souk takes the reference's tokens for the same text. Each
+/// takes another pass.
+const RESPELLINGS_MAX: usize = 24;
+
+/// From this shift on, in logits, the noise of the answer's positions is measured one by one.
+const SUSPICIOUS: f64 = 0.02;
+
+/// A reference model.
+pub struct AuditReference {
+    text_model: TextModel,
+    sequence: Sequence<'static>,
+    /// A copy whose weights differ as much as another honest one's may.
+    copy: Sequence<'static>,
+    id: ContentId,
+    /// The contexts of the tokens that were read: the same one again is no news.
+    seen: BTreeSet<[u8; 16]>,
+}
+
+/// Why an answer is not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadFault {
+    /// The answer has no text, or one token.
+    #[error("too short")]
+    Short,
+    /// A part of the answer is reasoning, whose marks the buyer does not see.
+    #[error("with reasoning")]
+    Reasoning,
+    /// The draws depend on penalties or filters.
+    #[error("drawn with penalties, top_p, or filters")]
+    Sampling,
+    /// The reference's chat template refuses the messages, or its context is too small.
+    #[error("not for this reference: {0}")]
+    Refused(String),
+    /// The answer has no tokens of its own after the prompt.
+    #[error("whose first letters belong to the prompt's last token")]
+    Seam,
+    /// The reference failed.
+    #[error("not readable: {0}")]
+    Failed(String),
+}
+
+/// An answer in the reference's tokens.
+struct ReadableAnswer {
+    prompt: Vec<u32>,
+    answer: Vec<u32>,
+    sampling: souk_llm::sampling::Sampling,
+}
+
+impl AuditReference {
+    /// Opens a reference as `souk generate` takes a model: with a chat template, and weights in
+    /// f32, f16 or bf16. It takes the memory of two models.
+    ///
+    /// # Errors
+    /// [`TextError`] if it cannot be used.
+    pub fn open(
+        path: &Path,
+        context: Option<usize>,
+        threads: Option<u32>,
+        handle: &Handle,
+    ) -> Result<AuditReference, TextError> {
+        let (model, text_model) = open_model(path, context)?;
+        let id = identify(&model, &text_model)?;
+        let (mut copy, _) = open_model(path, Some(text_model.context_length))?;
+        copy.jitter_weights().map_err(|error| {
+            let hint = "a reference of few bits is a cheaper version itself: give the model in \
+                        f32, f16 or bf16";
+            TextError::input(error, hint)
+        })?;
+        let sequence = open_sequence(model, &text_model, threads, handle)?;
+        let copy = open_sequence(copy, &text_model, threads, handle)?;
+        Ok(AuditReference {
+            text_model,
+            sequence,
+            copy,
+            id,
+            seen: BTreeSet::new(),
+        })
+    }
+
+    /// Forgets what was read, before the answers of another provider.
+    pub fn begin_provider(&mut self) {
+        self.seen.clear();
+    }
+
+    /// Returns the hash of its weights, its tokeniser and its chat template.
+    #[must_use]
+    pub fn id(&self) -> ContentId {
+        self.id
+    }
+
+    /// Reads an answer again that was given at a moment, in Unix seconds. Leaves out its last
+    /// token, which a stop string or an end can cut, and tokens whose whole context was read
+    /// before.
+    ///
+    /// # Errors
+    /// Why it is not read.
+    pub fn read_answer(
+        &mut self,
+        request: &TextRequest,
+        answer: &TextAnswer,
+        at: u64,
+    ) -> Result<Vec<TokenReading>, ReadFault> {
+        let ReadableAnswer {
+            prompt,
+            mut answer,
+            sampling,
+        } = self.prepare(request, answer, at)?;
+        let mut scores = score_answer(&mut self.sequence, &prompt, &answer, &sampling)?;
+        let mut from = 0;
+        for _ in 0..RESPELLINGS_MAX {
+            let Some((at, respelled)) = self.respell(&scores, &answer, from)? else {
+                break;
+            };
+            (answer, from) = (respelled, at + 1);
+            answer.truncate(self.text_model.context_length - prompt.len());
+            scores = score_answer(&mut self.sequence, &prompt, &answer, &sampling)?;
+        }
+        let noises = match scores.iter().any(|score| score.margin > SUSPICIOUS) {
+            true => self.measure_each(&prompt, &answer)?,
+            false => Vec::new(),
+        };
+        let mut context = prompt;
+        let mut readings = Vec::with_capacity(scores.len());
+        for (at, score) in scores.iter().enumerate() {
+            if self.seen.insert(hash_context(&context)) {
+                readings.push(TokenReading {
+                    noise: noises
+                        .get(at)
+                        .map(|it| it.root_mean_square() * NOISE_FACTOR_OF_ONE),
+                    is_respelled: self.is_respelled(score, &answer[at..])?,
+                    ..to_reading(score)
+                });
+            }
+            context.push(score.token);
+        }
+        Ok(readings)
+    }
+
+    /// Returns the tokens of an answer whose text goes on with the reference's own draw after some
+    /// token, but in other tokens: those that the reference would have drawn, and the text after
+    /// them. Also returns their place; none if there is no such text.
+    fn respell(
+        &self,
+        scores: &[TokenScore],
+        answer: &[u32],
+        from: usize,
+    ) -> Result<Option<(usize, Vec<u32>)>, ReadFault> {
+        for (at, score) in scores.iter().enumerate().skip(from) {
+            if !self.is_respelled(score, &answer[at..])? {
+                continue;
+            }
+            let drawn = self.bytes_of(&[score.drawn])?;
+            let rest = self.bytes_of(&answer[at..])?;
+            let rest = rest.get(drawn.len()..).unwrap_or_default();
+            let Ok(rest) = std::str::from_utf8(rest) else {
+                continue;
+            };
+            let encoded = self.text_model.encode(rest, Marks::Own);
+            let encoded = encoded.map_err(|error| ReadFault::Failed(error.to_string()))?;
+            // Some tokenisers add a space before a text.
+            if self.bytes_of(&encoded)? == rest.as_bytes() {
+                let tokens = [&answer[..at], &[score.drawn], &encoded].concat();
+                return Ok(Some((at, tokens)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn bytes_of(&self, tokens: &[u32]) -> Result<Vec<u8>, ReadFault> {
+        let mut bytes = Vec::new();
+        for token in tokens {
+            let own = self.text_model.tokenizer.bytes_of(*token);
+            bytes.extend(own.map_err(|error| ReadFault::Failed(error.to_string()))?);
+        }
+        Ok(bytes)
+    }
+
+    /// Returns whether the text goes on with the reference's own draw, but in other tokens.
+    fn is_respelled(&self, score: &TokenScore, rest: &[u32]) -> Result<bool, ReadFault> {
+        if score.rank == 0 {
+            return Ok(false);
+        }
+        let drawn = self.bytes_of(&[score.drawn])?;
+        let mut text = Vec::new();
+        for token in rest {
+            text.extend(self.bytes_of(&[*token])?);
+            if text.len() >= drawn.len() {
+                break;
+            }
+        }
+        // At the end, the text can be cut within a token.
+        Ok(!drawn.is_empty() && (text.starts_with(&drawn) || drawn.starts_with(&text)))
+    }
+
+    /// Measures the noise before each token of an answer.
+    fn measure_each(
+        &mut self,
+        prompt: &[u32],
+        answer: &[u32],
+    ) -> Result<Vec<Difference>, ScoringError> {
+        let likeliest = read_likeliest(&mut self.sequence, prompt, answer)?;
+        measure_differences(&mut self.copy, (prompt, answer), &likeliest)
+    }
+
+    /// Measures the noise of an honest engine on these answers, in logits: the difference that a
+    /// copy of the reference makes whose weights differ by a rounding, and whose logits are in
+    /// bf16. Some tokens are enough. None if no answer can be read.
+    ///
+    /// # Errors
+    /// [`TextError`] if a model fails.
+    pub fn measure_noise<'a>(
+        &mut self,
+        answers: impl IntoIterator<Item = (&'a TextRequest, &'a TextAnswer, u64)>,
+    ) -> Result<Option<f64>, TextError> {
+        let (mut sum, mut tokens) = (Difference::default(), 0);
+        for (request, answer, at) in answers {
+            let Ok(readable) = self.prepare(request, answer, at) else {
+                continue;
+            };
+            let measured = self.measure_each(&readable.prompt, &readable.answer);
+            let measured = measured.map_err(TextError::unexpected)?;
+            measured.into_iter().for_each(|it| sum.add(it));
+            tokens += readable.answer.len();
+            if tokens >= NOISE_TOKENS {
+                break;
+            }
+        }
+        Ok((tokens > 0).then(|| sum.root_mean_square() * NOISE_FACTOR))
+    }
+
+    fn prepare(
+        &self,
+        request: &TextRequest,
+        answer: &TextAnswer,
+        at: u64,
+    ) -> Result<ReadableAnswer, ReadFault> {
+        if !answer.text.reasoning.is_empty() {
+            return Err(ReadFault::Reasoning);
+        }
+        let prepared = PreparedRequest::new_at(&self.text_model, request, at);
+        let prepared = prepared.map_err(|fault| match fault {
+            OwnFault::Refused(why) | OwnFault::Failed(why) => ReadFault::Refused(why),
+            OwnFault::Busy => ReadFault::Refused(String::new()),
+        })?;
+        souk_llm::scoring::check_sampling(&prepared.sampling)?;
+        let whole = format!("{}{}", prepared.text, answer.text.content);
+        let tokens = self.text_model.encode(&whole, Marks::Own);
+        let mut tokens = tokens.map_err(|error| ReadFault::Refused(error.to_string()))?;
+        if !tokens.starts_with(&prepared.tokens) {
+            return Err(ReadFault::Seam);
+        }
+        let mut own = tokens.split_off(prepared.tokens.len());
+        own.pop();
+        let room = self.text_model.context_length - prepared.tokens.len();
+        own.truncate(room);
+        match own.is_empty() {
+            true => Err(ReadFault::Short),
+            false => Ok(ReadableAnswer {
+                prompt: tokens,
+                answer: own,
+                sampling: prepared.sampling,
+            }),
+        }
+    }
+}
+
+impl From<ScoringError> for ReadFault {
+    fn from(error: ScoringError) -> ReadFault {
+        match error {
+            ScoringError::Penalties | ScoringError::Filters => ReadFault::Sampling,
+            ScoringError::Generation(error) => ReadFault::Failed(error.to_string()),
+        }
+    }
+}
+
+fn open_sequence(
+    model: LanguageModel,
+    text_model: &TextModel,
+    threads: Option<u32>,
+    handle: &Handle,
+) -> Result<Sequence<'static>, TextError> {
+    text_model.chat_template()?;
+    let size = SessionSize {
+        tokens: text_model.context_length,
+        sequences: 1,
+        is_embedding: false,
+    };
+    let engine = TextEngine::open_local(model, text_model.context_length, size, threads)?;
+    engine.open_sequence(handle)
+}
+
+fn identify(model: &LanguageModel, text_model: &TextModel) -> Result<ContentId, TextError> {
+    let weights = model.weights_id().map_err(|error| {
+        let hint = "give the model as it was before `souk model import`";
+        TextError::input(error, hint)
+    })?;
+    let tokenizer = text_model.tokenizer.to_json();
+    let tokenizer = tokenizer.map_err(TextError::unexpected)?;
+    let template = &text_model.chat_template()?.source;
+    let parts = [
+        weights.as_bytes(),
+        tokenizer.as_bytes(),
+        template.as_bytes(),
+    ];
+    let hashes = parts.map(|part| *ContentId::for_content(part).as_bytes());
+    Ok(ContentId::for_content(&hashes.concat()))
+}
+
+fn hash_context(tokens: &[u32]) -> [u8; 16] {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|it| it.to_le_bytes()).collect();
+    let id = ContentId::for_content(&bytes);
+    *id.as_bytes().first_chunk().expect("a hash has 32 bytes")
+}
+
+fn to_reading(score: &TokenScore) -> TokenReading {
+    let reading = TokenReading {
+        rank: score.rank,
+        margin: score.margin,
+        margin_end: score.margin_end,
+        nearest: score.nearest,
+        share: score.share,
+        noise: None,
+        is_respelled: false,
+    };
+    reading.bounded()
+}
+
+#[cfg(test)]
+mod tests;
