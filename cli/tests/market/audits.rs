@@ -130,10 +130,10 @@ fn a_cheaper_version_under_the_same_name_is_named_and_left() {
         .souk(&["audit", "run", MODEL, "--reference", "bundled"])
         .done();
     let named = audit_of(&audits, &cheat);
-    assert_eq!(named["verdict"], "does_not_fit", "{named}");
+    assert_eq!(named["tally"]["verdict"], "does_not_fit", "{named}");
     let cleared = audit_of(&audits, &honest);
-    assert_ne!(cleared["verdict"], "does_not_fit", "{cleared}");
-    assert!(cleared["tokens"].as_u64() > Some(200), "{cleared}");
+    assert_ne!(cleared["tally"]["verdict"], "does_not_fit", "{cleared}");
+    assert!(cleared["tally"]["tokens"].as_u64() > Some(200), "{cleared}");
     assert_eq!(cleared["signed_tabs"], cleared["tabs"], "{cleared}");
     let listed = market.souk(&["audit", "list"]).done();
     assert_eq!(listed.as_array().map(Vec::len), Some(2));
@@ -169,7 +169,10 @@ fn a_cheaper_version_under_the_same_name_is_named_and_left() {
         market.souk(&["audit", "verify", &path, "--reference", "bundled"])
     };
     let again = verify(&evidence).done();
-    assert_eq!(again["result"]["verdict"], "does_not_fit", "{again}");
+    assert_eq!(
+        again["result"]["tally"]["verdict"], "does_not_fit",
+        "{again}"
+    );
     assert_eq!(again["signed_tabs"], again["tabs"], "{again}");
     let text = fs::read_to_string(&evidence).expect("evidence");
     let mut forged: Value = serde_json::from_str(&text).expect("JSON");

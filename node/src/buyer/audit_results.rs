@@ -30,6 +30,7 @@ const RESULTS_MAX: usize = 256;
 
 /// The result of one audit of a provider.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AuditResult {
     format: String,
     /// When it was made, in Unix milliseconds.
@@ -43,7 +44,6 @@ pub struct AuditResult {
     /// The noise that an honest engine may have, in logits.
     pub noise: f64,
     /// What it found.
-    #[serde(flatten)]
     pub tally: AuditTally,
     /// The answers that were read.
     pub answers: u64,

@@ -24,7 +24,7 @@ fn ask(begun: Option<&str>) -> TextRequest {
 #[test]
 fn an_answer_to_continue_ends_before_all_that_the_template_adds() {
     let (_, text_model) = open_model(Path::new("bundled"), Some(64)).unwrap();
-    let open = render_prompt(&text_model, &ask(None)).unwrap();
+    let open = render_prompt(&text_model, &ask(None), 0).unwrap();
     for begun in [
         "<",
         "|",
@@ -34,12 +34,12 @@ fn an_answer_to_continue_ends_before_all_that_the_template_adds() {
         "A lease",
         "A ENDOFANSWER1X lease <",
     ] {
-        let text = render_prompt(&text_model, &ask(Some(begun))).unwrap();
+        let text = render_prompt(&text_model, &ask(Some(begun)), 0).unwrap();
         assert_eq!(text, format!("{open}{begun}"), "{begun:?}");
     }
-    let text = render_prompt(&text_model, &ask(Some("A lease is \n"))).unwrap();
+    let text = render_prompt(&text_model, &ask(Some("A lease is \n")), 0).unwrap();
     assert_eq!(text, format!("{open}A lease is"));
-    assert!(render_prompt(&text_model, &ask(Some(" "))).is_err());
+    assert!(render_prompt(&text_model, &ask(Some(" ")), 0).is_err());
 }
 
 #[test]
