@@ -213,6 +213,7 @@ fn a_provider_that_failed_an_audit_gets_neither_a_tab_nor_a_request() {
         assert_eq!(purchase.excluded, [account(1)]);
         assert!(purchase.is_strict);
     }
+    let mut core = RouterCore::default();
     let tab = core.on_tab_opened(&route(RoutingRules::default(), 0), &ask(1, 100));
     let free = FreeTabs::from([(tab, account(1))]);
     let step = core.plan_step(NOW, &mut route(rules.clone(), 0), &free, Some(&asks[..1]));
