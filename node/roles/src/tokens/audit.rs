@@ -5,11 +5,11 @@
 //! order, and round to 16 bits. The noise is a number in logits that the caller measures for its
 //! reference; two logits of an honest engine differ from the reference's by no more than a normal
 //! error of that size, and one token in [`STRAYS`] may be anything. Where the text only has other
-//! tokens than those that the engine drew, it says nothing. A cheaper version of the model errs more. So each token is a
-//! bet: it is worth the probability that a cheaper version has of it, divided by the most that any
-//! honest engine has. Whatever came before, an honest provider's bets are worth at most 1 on
-//! average, so their product exceeds [`RATE`] for one honest provider in [`RATE`] at most, at any
-//! length and however often one looks (Ville's inequality).
+//! tokens than those that the engine drew, it says nothing. A cheaper version of the model errs
+//! more. So each token is a bet: it is worth the probability that a cheaper version has of it,
+//! divided by the most that any honest engine has. Whatever came before, an honest provider's bets
+//! are worth at most 1 on average, so their product exceeds [`RATE`] for one honest provider in
+//! [`RATE`] at most, at any length and however often one looks (Ville's inequality).
 //!
 //! A seeded draw needs more care, because only souk's decoder draws by souk's rule. An honest
 //! engine of another kind draws by its own, and one of souk's does after a token that the text has
