@@ -64,6 +64,7 @@ fn transcript_of(answers: &[&str]) -> TabTranscript {
         declared_mega_ops: 0,
         delivered_mega_ops: 0,
         usage,
+        metered: None,
         idle: DeviceMicros(0),
         idle_part: Permille(0),
         price,
