@@ -112,7 +112,7 @@ pub fn audit<M: StateMachine>(
     let contents = Wal::read(disk)?;
     let snapshots = indexes.iter().map(|index| read_snapshot(disk, *index));
     let mut snapshots: Vec<Snapshot> = snapshots.collect::<Result<_, _>>()?;
-    // If power failed during the removal of the oldest snapshot, its log may be gone and its file
+    // If power failed during the removal of the oldest snapshot, its log can be gone and its file
     // left.
     while snapshots.len() > KEPT && !leads_on(&contents, &snapshots[0]) {
         snapshots.remove(0);

@@ -63,7 +63,7 @@ impl fmt::Display for MemberChange {
 pub enum ChangeStanding {
     /// The operators ordered it, so replicas carry it out.
     Ordered,
-    /// The operators ordered it and then cancelled it. An honest leader may have proposed it; it
+    /// The operators ordered it and then cancelled it. An honest leader can have proposed it; it
     /// has no effect.
     Outdated,
     /// No operator ordered it, as far as this state shows.
@@ -73,7 +73,7 @@ pub enum ChangeStanding {
 /// A deterministic state machine: equal inputs in equal order give equal states and results on
 /// every replica, independent of the hardware, the time and the layout of memory.
 ///
-/// No method may fail: a wrong command must get a result that refuses it.
+/// No method can fail: a wrong command must get a result that refuses it.
 pub trait StateMachine {
     /// A command with a verified author, ready to apply.
     type Command;

@@ -1,4 +1,4 @@
-//! How much of a machine's memory a cache may hold at a moment.
+//! How much of a machine's memory a cache can hold at a moment.
 //!
 //! Other programs come first: a cache grows into half of the free memory beyond a reserve, because
 //! another process can do the same, and it frees the memory that the reserve lacks.

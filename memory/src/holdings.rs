@@ -2,7 +2,7 @@
 //! the copies to make or drop so that content is where it is needed.
 //!
 //! This module moves no bytes. Each change leaves [`Step`]s that the owner must carry out in order,
-//! even if the change was refused, because evictions may come before the refusal. A copy counts as
+//! even if the change was refused, because evictions can come before the refusal. A copy counts as
 //! held from the moment that the owner takes its step.
 //!
 //! In a full place, the copy goes whose return costs least for the space that it frees, by
@@ -63,7 +63,7 @@ pub enum Step {
 /// The use of a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUse {
-    /// Bytes that the place may hold.
+    /// Bytes that the place can hold.
     pub limit: u64,
     /// Bytes that it holds.
     pub used: u64,

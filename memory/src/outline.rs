@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::ContentId;
 
-/// The bytes of a frame; the last may be shorter. They must be a power of two, so that a frame is a
+/// The bytes of a frame; the last can be shorter. They must be a power of two, so that a frame is a
 /// branch of BLAKE3's tree.
 pub const FRAME_BYTES: usize = 512 << 10;
 

@@ -178,7 +178,7 @@ impl Paths {
     }
 
     /// Records the time that a transfer over a declared path took. An outlier counts only as the
-    /// third in a row: the thread that moved the bytes may have been delayed, and a path that looks
+    /// third in a row: the thread that moved the bytes can have been delayed, and a path that looks
     /// slow would not be used again.
     pub fn observe_transfer(&mut self, hop: Hop, bytes: u64, took: Duration) {
         let between = self.known.get_mut(&hop.from);

@@ -86,7 +86,7 @@ pub enum StoreError {
 /// The use of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreUse {
-    /// Bytes that memory may hold.
+    /// Bytes that memory can hold.
     pub memory_bytes_max: u64,
     /// Bytes of content in memory.
     pub memory_bytes: u64,
@@ -112,7 +112,7 @@ pub struct Store {
 /// The part of the store in memory.
 #[derive(Debug, Default)]
 struct Memory {
-    /// Bytes that it may hold; pinned items can exceed them after a resize.
+    /// Bytes that it can hold; pinned items can exceed them after a resize.
     bytes_max: u64,
     items: BTreeMap<ContentId, MemoryEntry>,
     /// Items by their last use: the first is the first to go.
@@ -336,7 +336,7 @@ impl Store {
         self.lock_memory().mark_used(id)
     }
 
-    /// Returns whether writing or reading may have to wait for a disk.
+    /// Returns whether writing or reading can have to wait for a disk.
     #[must_use]
     pub fn has_folder(&self) -> bool {
         self.folder.is_some()

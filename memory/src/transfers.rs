@@ -28,7 +28,7 @@ pub const WAITING_MAX: usize = 4096;
 /// The urgency of a transfer; the greater goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// A prediction says that work may need the content next.
+    /// A prediction says that work can need the content next.
     Guessed,
     /// A plan will need the content.
     Planned,

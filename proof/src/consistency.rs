@@ -34,7 +34,7 @@ impl Consistency {
         list_tiles(&self.ranges)
     }
 
-    /// Builds the proof from tiles, which may come from anyone.
+    /// Builds the proof from tiles, which can come from anyone.
     ///
     /// # Errors
     /// If a tile is missing.

@@ -207,7 +207,7 @@ pub(crate) fn fold_edge(edge: &[Digest]) -> Digest {
     }
 }
 
-/// Returns the root of the tree over some hashes, which may be of any one level.
+/// Returns the root of the tree over some hashes, which can be of any one level.
 pub(crate) fn root_of(hashes: &[Digest]) -> Digest {
     let mut row = hashes.to_vec();
     if !row.len().is_power_of_two() {

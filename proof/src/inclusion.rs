@@ -55,7 +55,7 @@ impl Inclusion {
         list_tiles(&self.ranges)
     }
 
-    /// Builds the proof from tiles, which may come from anyone.
+    /// Builds the proof from tiles, which can come from anyone.
     ///
     /// # Errors
     /// If a tile is missing.

@@ -12,7 +12,7 @@ use crate::snapshot::SnapshotError;
 use crate::wire::WireError;
 use souk_proof::{LogIndex, LogTime};
 
-/// How far the time of an entry or a state may be ahead of the local clock, in milliseconds, unless
+/// How far the time of an entry or a state can be ahead of the local clock, in milliseconds, unless
 /// the log already has that time: more than the differences between maintained clocks. A leader
 /// stamps entries with the time that a majority's clocks show, so if it exceeds this, the leader
 /// lies or the local clock is wrong.

@@ -39,7 +39,7 @@ impl Elections {
         }
     }
 
-    /// Sets the timeout; you must call this after anything that may have touched raft's state. A
+    /// Sets the timeout; you must call this after anything that can have touched raft's state. A
     /// replica that must not campaign yet waits without limit.
     pub(super) fn set_timeout(&mut self, raw: &mut RawNode<Log>, may_campaign: bool) {
         let now = (raw.raft.term, raw.raft.state, raw.raft.leader_id);

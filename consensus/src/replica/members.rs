@@ -2,7 +2,7 @@
 //! once they have caught up, and removes replicas. It can make several changes jointly.
 //!
 //! A change is an entry like any other and takes effect when replicas apply it. raft-rs leaves the
-//! joint configuration by itself. A removed id can never be used again, because its disk may be
+//! joint configuration by itself. A removed id can never be used again, because its disk can be
 //! gone, and its votes and acknowledgements with it.
 
 use std::collections::BTreeSet;

@@ -287,7 +287,7 @@ impl Scan {
     }
 
     /// Writes the last frame again. If its sync failed, the life that wrote it stopped, and the
-    /// system may hold it in memory as if it were on disk: then no later sync would write it.
+    /// system can hold it in memory as if it were on disk: then no later sync would write it.
     /// Earlier frames were synced before it was begun.
     fn write_last_again(&self, disk: &mut impl Disk) -> Result<(), WalError> {
         let Some((number, offset, bytes)) = &self.last_frame else {

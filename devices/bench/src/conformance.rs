@@ -31,7 +31,7 @@ pub const ROUNDINGS: f64 = 2.0;
 pub struct Report {
     /// Names of the cases with correct outputs.
     pub pass: Vec<String>,
-    /// Those cases that are correct only if the expected values may have rounding errors: the error
+    /// Those cases that are correct only if the expected values can have rounding errors: the error
     /// of some element exceeds the case's tolerance, but by at most [`ROUNDINGS`] roundings of the
     /// output's largest element.
     pub pass_by_rounding: Vec<String>,

@@ -268,7 +268,7 @@ impl<'a> Sizes<'a> {
     }
 }
 
-/// Sizes of two values repeated to a common shape; `None` where one may be 1 and may not.
+/// Sizes of two values repeated to a common shape; `None` where one can be 1 and must not.
 fn broadcast_sizes(left: &[Size], right: &[Size]) -> Option<Vec<Size>> {
     let (long, short) = match left.len() < right.len() {
         true => (right, left),

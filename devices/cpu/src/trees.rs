@@ -35,7 +35,7 @@ struct TreeStep<T> {
     extra: u32,
 }
 
-/// A tree: where its nodes begin, and steps after which all rows may have arrived.
+/// A tree: where its nodes begin, and steps after which all rows can have arrived.
 struct Tree {
     start: usize,
     steps_min: usize,

@@ -273,7 +273,7 @@ impl GpuProgram {
     /// Converts inputs to values of a run. A tensor on this device stays there; if the host reads
     /// it, the host gets a copy. A tensor on another device is copied over the link between the two
     /// devices, or through the host. A copy locks the other device, so you must call this function
-    /// before you lock this one: no run may hold two locks.
+    /// before you lock this one: no run must hold two locks.
     fn import_inputs(
         &self,
         inputs: &BTreeMap<String, TensorHandle>,

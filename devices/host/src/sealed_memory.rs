@@ -17,7 +17,7 @@ use bytes::Bytes;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Seals that the memory must have before this process may read it as immutable bytes.
+/// Seals that the memory must have before this process can read it as immutable bytes.
 const SEALS: SealFlags = SealFlags::WRITE
     .union(SealFlags::SHRINK)
     .union(SealFlags::GROW)

@@ -102,7 +102,7 @@ impl Graph {
         Ok(types)
     }
 
-    /// Returns the outputs with their inferred types, because a declared type may be missing or
+    /// Returns the outputs with their inferred types, because a declared type can be missing or
     /// wrong.
     fn output_ports(&self) -> Result<Vec<Port>, CompileError> {
         let output = |value: &ValueInfoProto| {

@@ -386,7 +386,7 @@ pub mod type_proto {
         /// A sparse tensor.
         #[prost(message, tag = "8")]
         SparseTensorType(Tensor),
-        /// A value that may be absent.
+        /// A value that can be absent.
         #[prost(message, tag = "9")]
         OptionalType(Box<Sequence>),
     }

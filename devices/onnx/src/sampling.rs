@@ -331,7 +331,7 @@ impl Sampling {
                 .min_by(compare_likelihood)
                 .unwrap_or_default();
             let least = self.min_p * most;
-            // The likeliest token stays even if its share is not a number, because logits may be
+            // The likeliest token stays even if its share is not a number, because logits can be
             // infinite.
             shares.retain(|(token, share)| *share >= least || *token == likeliest);
             normalise_shares(&mut shares);

@@ -121,7 +121,7 @@ pub enum CompileError {
         /// Name of the device.
         device: String,
     },
-    /// The weights do not fit the device's memory; another device may have room.
+    /// The weights do not fit the device's memory; another device can have room.
     #[error("{device}: {bytes} bytes of its memory are needed for weights, {free} are free")]
     OutOfMemory {
         /// Name of the device.
@@ -142,7 +142,7 @@ pub enum CompileError {
 }
 
 impl Subgraph {
-    /// Decodes the model. Only initializers of its graph may have external values, and must refer
+    /// Decodes the model. Only initializers of its graph can have external values, and must refer
     /// to them by content id, because an engine would look for any other location among this
     /// machine's files.
     ///

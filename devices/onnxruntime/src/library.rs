@@ -46,7 +46,7 @@ pub struct Library {
     path: PathBuf,
     environment: Environment,
     host: Provider,
-    /// Listed at the first request, because a driver may be slow.
+    /// Listed at the first request, because a driver can be slow.
     providers: OnceLock<Vec<Provider>>,
 }
 

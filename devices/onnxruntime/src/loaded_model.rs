@@ -127,7 +127,7 @@ impl OpenSession {
 ///
 /// # Safety
 /// The tensor's bytes must stay at their address while the value, or a session that uses it, lives;
-/// neither may write to them.
+/// neither must write to them.
 #[expect(
     unsafe_code,
     reason = "ort borrows only what is of a type known when it is built"

@@ -160,7 +160,7 @@ pub(super) fn sequence_insert(call: &Call<'_>) -> Results {
     let mut list = list_input(call, 0)?;
     let new = call.input(1)?.clone();
     let at = list_index(call, 2, list.len(), list.len() + 1, list.len())?;
-    // An empty list may have been declared with another type.
+    // An empty list can have been declared with another type.
     let dtype = new.dtype();
     list.insert(at, new);
     Ok(vec![pack_list(dtype, &list)?])

@@ -128,7 +128,7 @@ impl Record {
 }
 
 impl History {
-    /// Checks that runs can have produced this history, because a file may be damaged. You should
+    /// Checks that runs can have produced this history, because a file can be damaged. You should
     /// check a history from a file before you use it, because lookups need sorted records.
     #[must_use]
     pub fn is_sound(&self) -> bool {

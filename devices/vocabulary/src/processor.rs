@@ -167,7 +167,7 @@ impl<T> Outcome<T> {
     }
 }
 
-/// The engines of a device; a device may have several, each of which can run a subgraph.
+/// The engines of a device; a device can have several, each of which can run a subgraph.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -80,7 +80,7 @@ pub enum RunError {
         /// The panic's message.
         reason: String,
     },
-    /// The device has no room for a value; another device may have.
+    /// The device has no room for a value; another device can have it.
     #[error("{device}: {bytes} bytes of its memory are needed, {free} are free")]
     OutOfMemory {
         /// Name of the device.

@@ -201,7 +201,7 @@ impl Kernel {
     ///
     /// # Errors
     /// Returns a [`WasmError`] if the module is malformed, lacks an export, or imports something
-    /// that no kernel may use.
+    /// that no kernel must use.
     pub fn compile(bytes: &[u8], limits: WasmLimits) -> Result<Self, WasmError> {
         let (length, limit) = (bytes.len() as u64, limits.module_bytes);
         if length > limit {

@@ -67,7 +67,7 @@ pub(super) struct Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for child in self.nodes.iter_mut().flatten() {
-            // The process may have ended already.
+            // The process can have ended already.
             let _ended = child.kill().and_then(|()| child.wait());
         }
     }

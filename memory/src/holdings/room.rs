@@ -151,7 +151,7 @@ impl Holdings {
         assert!(pool.used <= pool.limit, "a pool is never over its limit");
     }
 
-    /// Adds a copy for which space was reserved; the limit may have become lower since.
+    /// Adds a copy for which space was reserved; the limit can have become lower since.
     pub(super) fn put_copy(&mut self, handle: Handle, place: Location) {
         self.unlist_copies(handle);
         let item = self.items.get_mut(&handle).expect("what is copied is held");

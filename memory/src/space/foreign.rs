@@ -174,7 +174,7 @@ impl<D: Clone> Space<D> {
         self.holdings.give_up(transit);
         let copy = self.copies.get(&(handle, from));
         if matches!(copy, Some(Content::Disk(spilled)) if spilled.is_lost()) {
-            // It may be gone already, because it was released meanwhile.
+            // It can be gone already, because it was released meanwhile.
             let _ = self.holdings.on_copy_lost(handle, from);
         }
         let settled = self.run_steps(Ok(()));

@@ -35,7 +35,7 @@ pub struct FactLog {
     lines: u64,
     /// The bytes of these lines.
     length: u64,
-    /// Whether an incomplete write may follow them.
+    /// Whether an incomplete write can follow them.
     is_torn: bool,
 }
 
@@ -137,7 +137,7 @@ impl FactLog {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
         let (facts, length) = parse_facts(path, format, &bytes)?;
-        // The caller will act on these lines, so they must be durable. Their writer may have died
+        // The caller will act on these lines, so they must be durable. Their writer can have died
         // before the sync; and after a failed sync, the next one writes only bytes that were
         // written again.
         file.rewind().map_err(failed)?;
@@ -243,7 +243,7 @@ fn open_locked(path: &Path) -> Result<File, FactLogError> {
     lock_named(file, path)
 }
 
-/// Locks a file for this process, if `path` still names it. Another process may have put a new file
+/// Locks a file for this process, if `path` still names it. Another process can have put a new file
 /// there since this one was opened, and holds that one.
 fn lock_named(file: File, path: &Path) -> Result<File, FactLogError> {
     let failed = |source| file_error(path, source);

@@ -34,7 +34,7 @@ pub enum KeyError {
         /// The system's error.
         source: io::Error,
     },
-    /// Other users may read the file.
+    /// Other users can read the file.
     #[error(
         "the key file {path} is open to others (mode {mode:o}): whoever reads it can trade as this \
          node; close it with `chmod 600 {path}`"
@@ -97,7 +97,7 @@ impl NodeKey {
         }
     }
 
-    /// Reads the key at `path`, which only its owner may be able to read.
+    /// Reads the key at `path`, which only its owner must be able to read.
     pub fn load(path: &Path) -> Result<NodeKey, KeyError> {
         let file = |source| KeyError::File {
             path: path.to_owned(),
@@ -128,7 +128,7 @@ impl NodeKey {
         }
     }
 
-    /// Returns whether the key at `path` is under a passphrase, which [`NodeKey::load`] may ask
+    /// Returns whether the key at `path` is under a passphrase, which [`NodeKey::load`] can ask
     /// for.
     #[must_use]
     pub fn is_locked(path: &Path) -> bool {
@@ -152,7 +152,7 @@ impl NodeKey {
             path: path.to_owned(),
             source,
         };
-        // A crash may have left an earlier draft, which no one needs.
+        // A crash can have left an earlier draft, which no one needs.
         match fs::remove_file(&draft) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(file(source)),
             _ => write_private(&draft, &text).map_err(file)?,
@@ -205,7 +205,7 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     out.sync_all()
 }
 
-/// Refuses a file that its group or others may read or write.
+/// Refuses a file that its group or others can read or write.
 #[cfg(unix)]
 fn check_closed(path: &Path, found: &fs::Metadata) -> Result<(), KeyError> {
     let mode = std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o777;

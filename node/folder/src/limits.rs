@@ -23,7 +23,7 @@ pub const NOTICE_SECONDS: u32 = 5;
 /// Default limit of the outputs of one lease, in mebibytes: a quarter of the folder for contents.
 pub const OUTPUTS_MIB: u64 = 4_096;
 
-/// The most leases that a provider can sell at once: each has a process, and all may run together.
+/// The most leases that a provider can sell at once: each has a process, and all can run together.
 pub const LEASES_MAX: u32 = 16;
 
 /// A provider's limits. The default has none.
@@ -46,9 +46,9 @@ pub struct ProviderLimits {
     pub outputs_mib: Option<u64>,
     /// Times of the day, in UTC, at which the device is for sale; none for all day.
     pub hours: Vec<Hours>,
-    /// Kinds of device that may be sold, such as `cpu`; none for all.
+    /// Kinds of device that can be sold, such as `cpu`; none for all.
     pub classes: Vec<String>,
-    /// Operators that graphs may use, such as `MatMul`; none for all that the device runs.
+    /// Operators that graphs can use, such as `MatMul`; none for all that the device runs.
     pub operators: Vec<String>,
     /// Whether the provider runs buyers' own kernels in WebAssembly.
     pub wasm: bool,
@@ -93,7 +93,7 @@ pub enum LimitRefusal {
     Class {
         /// The device's kind.
         kind: String,
-        /// The kinds that may be sold.
+        /// The kinds that can be sold.
         allowed: Vec<String>,
     },
     /// The limits exclude an operator.
@@ -101,7 +101,7 @@ pub enum LimitRefusal {
     Operator {
         /// The operator that the graph uses.
         operator: String,
-        /// The operators that graphs may use.
+        /// The operators that graphs can use.
         allowed: Vec<String>,
     },
     /// The limits exclude buyers' own kernels.
@@ -171,7 +171,7 @@ impl ProviderLimits {
         whole / u64::from(self.leases.max(1))
     }
 
-    /// Checks that a device of this kind may be sold.
+    /// Checks that a device of this kind can be sold.
     pub fn check_class(&self, kind: &str) -> Result<(), LimitRefusal> {
         match is_allowed(&self.classes, kind) {
             true => Ok(()),
@@ -182,7 +182,7 @@ impl ProviderLimits {
         }
     }
 
-    /// Checks that a graph may use this operator.
+    /// Checks that a graph can use this operator.
     pub fn check_operator(&self, operator: &str) -> Result<(), LimitRefusal> {
         match is_allowed(&self.operators, operator) {
             true => Ok(()),
@@ -207,7 +207,7 @@ impl ProviderLimits {
         }
     }
 
-    /// Returns whether every graph may run, whatever operators it has.
+    /// Returns whether every graph can run, whatever operators it has.
     pub fn allows_all_operators(&self) -> bool {
         self.operators.is_empty() && self.wasm && self.wgsl
     }
@@ -235,7 +235,7 @@ impl ProviderLimits {
             .map_or(u64::MAX, |mib| mib.saturating_mul(1 << 20))
     }
 
-    /// Checks that a device may be sold, and that the memory for sale is known.
+    /// Checks that a device can be sold, and that the memory for sale is known.
     pub fn check_device(&self, device: &Profile) -> Result<(), LimitRefusal> {
         self.check_class(device.kind.name())?;
         self.memory_sold(device).map(drop)

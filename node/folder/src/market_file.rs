@@ -32,7 +32,7 @@ pub struct MarketFile {
     known: Vec<Contact>,
 }
 
-/// The validators met last: in time, all those of the genesis may be gone.
+/// The validators met last: in time, all those of the genesis can be gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct KnownFile {
     format: u32,

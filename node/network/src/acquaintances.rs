@@ -124,7 +124,7 @@ impl Acquaintances {
         };
         let profile = match signed.verify(now_ms) {
             Ok(profile) => profile,
-            // Clocks differ, so the profile may have been valid for its forwarder.
+            // Clocks differ, so the profile can have been valid for its forwarder.
             Err(ProfileFault::Expired(_) | ProfileFault::Early(_)) => return Worth::Idle,
             Err(fault) => {
                 tracing::debug!(peer = %from, %fault, "rejected an invalid profile");

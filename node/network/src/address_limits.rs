@@ -20,7 +20,7 @@ use libp2p::{Multiaddr, PeerId};
 /// Connections from one address at a time, including those still being negotiated.
 pub(super) const FROM_ADDRESS_MAX: usize = 256;
 
-/// Connections from one address that are still being negotiated: a quarter of all that may be.
+/// Connections from one address that are still being negotiated: a quarter of all that can be.
 pub(super) const PENDING_FROM_ADDRESS_MAX: usize = 32;
 
 /// Why a connection was refused.

@@ -121,7 +121,7 @@ fn score_params(topic: &gossipsub::IdentTopic) -> gossipsub::PeerScoreParams {
         first_message_deliveries_weight: 0.1,
         first_message_deliveries_decay: DECAY,
         first_message_deliveries_cap: 50.0,
-        // A quiet topic: a peer that delivers nothing may have had nothing to deliver.
+        // A quiet topic: a peer that delivers nothing can have had nothing to deliver.
         mesh_message_deliveries_weight: 0.0,
         mesh_failure_penalty_weight: 0.0,
         invalid_message_deliveries_weight: SCORE_WRONG,

@@ -258,7 +258,7 @@ impl Network {
         self.open_over(peer, protocol, 0).await
     }
 
-    /// Takes a stream to `peer` that was kept for its next request; the peer may have closed it
+    /// Takes a stream to `peer` that was kept for its next request; the peer can have closed it
     /// since.
     pub(crate) fn take_kept(&self, peer: PeerId, protocol: &StreamProtocol) -> Option<Stream> {
         self.kept

@@ -67,7 +67,7 @@ pub enum ProfileFault {
         /// The time of expiry that it states.
         expires_ms: u64,
     },
-    /// Its time of issue is in the future: the forwarder may have another clock.
+    /// Its time of issue is in the future: the forwarder can have another clock.
     #[error("it is issued {0} ms from now")]
     Early(u64),
     /// It has expired.

@@ -19,7 +19,7 @@ pub const STREAMS_PER_PEER_MAX: usize = 64;
 const STREAMS_PER_PEER_PRESSED: usize = 8;
 
 /// Streams of one protocol that one peer can open in a burst, and per second after that: each
-/// weight needs a stream, so a model may need hundreds.
+/// weight needs a stream, so a model can need hundreds.
 const OPENED_BURST: u32 = 1_024;
 const OPENED_PER_SECOND: u32 = 256;
 
@@ -83,7 +83,7 @@ impl RateBucket {
 /// Why a stream is closed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuotaExceeded {
-    /// The peer has as many open streams as it may have.
+    /// The peer has as many open streams as it can have.
     Open,
     /// The peer opens streams too fast.
     Rate,

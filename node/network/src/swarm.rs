@@ -40,7 +40,7 @@ use crate::swarm::view::NETWORK_FILE;
 /// A connection without streams is closed after this time; a job's pauses are shorter.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a connection may take until both ends have agreed on everything. A node that asks a
+/// How long a connection can take until both ends have agreed on everything. A node that asks a
 /// peer to dial it back waits twice as long, so it also learns of a dial that got no answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -58,7 +58,7 @@ const CONNECTIONS_PENDING_MAX: u32 = 128;
 /// work continues, and the system need not kill the process.
 const MEMORY_SHARE_MAX: f64 = 0.9;
 
-/// How often a node pings the other end of a connection, and how long the answer may take: it
+/// How often a node pings the other end of a connection, and how long the answer can take: it
 /// notices a vanished peer within their sum.
 const PING_PERIOD: Duration = Duration::from_secs(4);
 const PING_TIMEOUT: Duration = Duration::from_secs(6);
@@ -505,7 +505,7 @@ impl SwarmTask {
             let _ = self.swarm.disconnect_peer_id(peer);
             return;
         }
-        // The peer may have been updated since.
+        // The peer can have been updated since.
         self.unlike.remove(&peer);
         self.on_relay(peer, &info);
         let takes_part = info.protocols.contains(&discovery::ROUTING);

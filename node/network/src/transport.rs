@@ -220,7 +220,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for ConnectionStreams<C> {
         } else {
             tracing::warn!(%stream, "refused a stream: too many are waiting");
         }
-        // There may be more, but other tasks come first.
+        // There can be more, but other tasks come first.
         context.waker().wake_by_ref();
         Poll::Pending
     }

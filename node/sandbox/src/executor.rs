@@ -298,7 +298,7 @@ impl Executor {
     }
 
     /// Limits the bytes of tensors between the devices of this process: `limit` maps the bytes that
-    /// they hold now to the most that they may hold. A lease's own process can use all the memory
+    /// they hold now to the most that they can hold. A lease's own process can use all the memory
     /// that the lease bought.
     pub fn fit_memory_limit(&self, limit: impl Fn(u64) -> u64) {
         let Executor::Here(runner) = self else { return };

@@ -65,7 +65,7 @@ pub enum SandboxFault {
     /// The process ended.
     #[error("the job's process ended: {0}")]
     Ended(String),
-    /// The process needed more memory than it may have.
+    /// The process needed more memory than it can have.
     #[error("the job needed more memory than the {limit_bytes} bytes it may have")]
     OutOfMemory {
         /// The limit, in bytes.

@@ -31,7 +31,7 @@ use crate::messages::{
     self, NotReady, Number, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
 };
 
-/// How long a sandbox may take to open its devices; a GPU's driver may need seconds.
+/// How long a sandbox can take to open its devices; a GPU's driver can need seconds.
 const OPENING_MAX: Duration = Duration::from_secs(60);
 
 /// The name of a sandbox's control group in its list of walls.
@@ -231,7 +231,7 @@ impl Sandbox {
     }
 
     /// Limits the CPU time of the sandbox's threads in sum, from now on: opening and measuring its
-    /// devices may have taken longer than the job will.
+    /// devices can have taken longer than the job will.
     ///
     /// # Errors
     /// The system's error.

@@ -20,7 +20,7 @@ const SHARES: usize = 64;
 /// Runs of each share, of which the shortest counts; the final shares run again in turn.
 const ROUNDS: usize = 3;
 const FINAL_ROUNDS: usize = 9;
-/// A device may need only this part of the expected time for its share, because a smaller operator
+/// A device must need only this part of the expected time for its share, because a smaller operator
 /// can fit a cache.
 const QUICKER_MAX: f64 = 0.75;
 

@@ -154,7 +154,7 @@ pub struct Dispatch {
     /// changed since.
     summed_factors: Vec<f64>,
     stale_devices: u64,
-    /// Devices that got tasks while another device took its own: they may be asleep.
+    /// Devices that got tasks while another device took its own: they can be asleep.
     woken_devices: u64,
     drift: Vec<Drift>,
     /// Whether devices never steal tasks and never run their own ahead of their turn.
@@ -319,7 +319,7 @@ impl Dispatch {
     }
 
     /// Records a batch, or the first tasks of it, as done by a device in `took`. Returns the set of
-    /// devices that may have work now, one bit each.
+    /// devices that can have work now, one bit each.
     pub fn complete_tasks(&mut self, device: usize, tasks: &[u32], took: Time, now: Time) -> u64 {
         let mut estimated = 0.0;
         for &task in tasks {

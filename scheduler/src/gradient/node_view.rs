@@ -1,11 +1,11 @@
-//! Gives a rule what it may know about its node: names, extents, attributes and constants.
+//! Gives a rule what it can know about its node: names, extents, attributes and constants.
 
 use std::collections::BTreeSet;
 
 use super::GradientError;
 use crate::graph::{Graph, Node, ValueId};
 
-/// A node with what a rule may know about it.
+/// A node with what a rule can know about it.
 pub(super) struct NodeView<'a> {
     graph: &'a Graph,
     /// The node whose rule reads this.

@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 32;
 /// The reason why functions cannot be inlined.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FunctionError {
-    /// The functions expand to more than a model may have.
+    /// The functions expand to more than a model can have.
     #[error(transparent)]
     Beyond(#[from] ExceededLimit),
     /// A function calls itself or nests too deep.

@@ -93,7 +93,7 @@ impl SimRows {
             return false;
         }
         let keys: Vec<Vec<u8>> = state.durable.keys().cloned().collect();
-        // The last row may be missing for good reasons, so this never removes it.
+        // The last row can be missing for good reasons, so this never removes it.
         let place = random.draw_index(keys.len() - 1);
         match harm {
             Harm::Deleted => state.durable.clear(),

@@ -13,7 +13,7 @@ use super::aligned_floats::AlignedFloats;
 pub(crate) struct Panel {
     /// The first column.
     pub start: usize,
-    /// Columns; the vectors may be wider.
+    /// Columns; the vectors can be wider.
     pub columns: usize,
     pub vectors: usize,
     /// Where its columns begin among those of all panels, the filling between them counted.

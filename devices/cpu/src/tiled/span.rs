@@ -42,7 +42,7 @@ impl Span {
     /// Returns a row.
     ///
     /// # Safety
-    /// The memory must have the row, and no thread may write it meanwhile.
+    /// The memory must have the row, and no thread must write it meanwhile.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
     pub unsafe fn row<'a>(self, row: usize) -> &'a [f32] {
         // SAFETY: the caller's.
@@ -52,7 +52,7 @@ impl Span {
     /// Returns a row for writing.
     ///
     /// # Safety
-    /// The memory must have the row, and no other thread may read or write it meanwhile.
+    /// The memory must have the row, and no other thread must read or write it meanwhile.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
     pub unsafe fn row_mut<'a>(self, row: usize) -> &'a mut [f32] {
         // SAFETY: the caller's.

@@ -138,7 +138,7 @@ pub(crate) mod x86 {
 
             #[expect(unsafe_code, reason = "vector instructions")]
             // SAFETY: each method is one instruction of the set that the trait's contract requires.
-            // The caller supplies the pointers, which may be unaligned. Where one operand is NaN,
+            // The caller supplies the pointers, which can be unaligned. Where one operand is NaN,
             // the maximum and the minimum return their second operand.
             unsafe impl Vector for $name {
                 const WIDTH: usize = $width;

@@ -19,7 +19,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use super::{Span, error_text};
 use crate::product::{CublasTypes, Product, Side};
 
-/// Memory that cuBLASLt's kernels may use: as much as NVIDIA advises, from Hopper on and before.
+/// Memory that cuBLASLt's kernels can use: as much as NVIDIA advises, from Hopper on and before.
 const WORKSPACE_BYTES: usize = 4 << 20;
 const WORKSPACE_BYTES_HOPPER: usize = 32 << 20;
 const HOPPER: (u8, u8) = (9, 0);

@@ -89,7 +89,7 @@ impl Drop for Submitter {
 
 fn serve_orders(device: &Device, queue: &Queue, orders: &Receiver<Order>) {
     while let Ok(Order { commands, done }) = orders.recv() {
-        // The caller may have given up waiting.
+        // The caller can have given up waiting.
         let _ = done.send(submit_to_queue(device, queue, commands));
     }
 }

@@ -106,7 +106,7 @@ impl Facts {
         known
     }
 
-    /// Returns the outside facts that a graph reads. There may be many facts and many graphs.
+    /// Returns the outside facts that a graph reads. There can be many facts and many graphs.
     fn seen_by(&self, graph: &GraphProto) -> Self {
         let mut names = BTreeSet::new();
         add_reads(graph, &mut names);

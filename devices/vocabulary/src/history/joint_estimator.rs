@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Evidence, History, KEYS_MAX, KNOWN, Key, MODELS_MAX, RATIO_MAX, Record};
 
-/// Weight of a key without any run, in runs: a model may be off by several times, but a run seldom
+/// Weight of a key without any run, in runs: a model can be off by several times, but a run seldom
 /// by a tenth.
 const WEIGHT_FIRST: f64 = 0.02;
 /// A key's evidence can weigh at most this much, in runs. Beyond it an old run fades, so that the

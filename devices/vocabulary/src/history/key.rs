@@ -55,7 +55,7 @@ impl Key {
     }
 
     /// Returns the key of a whole model by its content id. Use it for models whose operators cannot
-    /// state their work beforehand: a loop with a trip count computed in the run may take a
+    /// state their work beforehand: a loop with a trip count computed in the run can take a
     /// thousand times as long as its operators say, and its time says nothing about another model.
     #[must_use]
     pub fn of_model(id: &str, work: &Work) -> Self {

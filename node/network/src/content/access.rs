@@ -98,7 +98,7 @@ impl Access {
         self.lock_inner().grants.may_have(scope, who, id)
     }
 
-    /// Returns whether the node may use a stored content for a buyer; for itself it may use every
+    /// Returns whether the node can use a stored content for a buyer; for itself it can use every
     /// one.
     pub(super) fn may_use(&self, buyer: AccountKey, id: &ContentId) -> bool {
         buyer == self.account || self.lock_inner().shown.has_shown(buyer, id)

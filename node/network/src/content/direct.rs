@@ -47,7 +47,7 @@ const WORD_BYTES_MAX: usize = 1 << 10;
 /// How many addresses of a peer are dialled.
 const ADDRESSES_MAX: usize = 8;
 
-/// How long a connection may take, and each step of the agreement and the handshake.
+/// How long a connection can take, and each step of the agreement and the handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 const STEP_MAX: Duration = Duration::from_secs(3);
 
@@ -499,7 +499,7 @@ async fn accept_connections(listener: TcpListener, inner: std::sync::Weak<Direct
             if let (Ok(Ok(_)), Some(awaited), Ok(connection)) =
                 (read, awaited, connection.into_std())
             {
-                // The receiver may have given up.
+                // The receiver can have given up.
                 let _ = awaited.send(connection);
             }
             drop(place);

@@ -61,7 +61,7 @@ const SERVED_MAX: usize = 64;
 /// How often a broken transfer resumes.
 const RESUMES_MAX: usize = 3;
 
-/// How long a peer may be silent before the transfer breaks.
+/// How long a peer can be silent before the transfer breaks.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// The least length of content for a direct channel: below it, the handshake costs more than it
@@ -250,7 +250,7 @@ impl Tensors {
         Err(failed.unwrap_or(FetchError::Nobody { id }))
     }
 
-    /// Raises a content that may be on its way to the highest urgency, because a caller waits for
+    /// Raises a content that can be on its way to the highest urgency, because a caller waits for
     /// it.
     pub fn hurry_content(&self, id: &ContentId) {
         if let Some(wanted) = lock(&self.0.coming).get(id) {
@@ -357,7 +357,7 @@ impl TensorsState {
                     tracing::debug!(%peer, %id, %cause, at, "the transfer broke; resuming it");
                     resumes += 1;
                 }
-                // Another process of the same key may be at the end of another connection.
+                // Another process of the same key can be at the end of another connection.
                 FetchError::Missing { .. } if self.is_elsewhere(peer, over) => {
                     over = Some(over.map_or(0, |number| number + 1));
                     body_bytes_max = u64::MAX;

@@ -28,7 +28,7 @@ pub use souk_roles::lease::{
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/13");
 
 /// A provider must answer an offer within this time, and on a kept stream within the shorter one:
-/// its connection may be dead.
+/// its connection can be dead.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 const KEPT_TIMEOUT: Duration = Duration::from_secs(4);
 

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::swarm::SwarmTask;
 
-/// Relays at which a node behind a NAT listens: one may fail.
+/// Relays at which a node behind a NAT listens: one can fail.
 const RELAYS_WANTED: usize = 2;
 
 /// Relays that are remembered.
@@ -28,7 +28,7 @@ const RELAYS_MAX: usize = 64;
 /// How long a node tries the direct addresses of a peer before it also tries the relayed ones.
 const DIRECT_PATIENCE: Duration = Duration::from_millis(1_500);
 
-/// How long a peer reached through a relay may take to connect directly, if this node listens and
+/// How long a peer reached through a relay can take to connect directly, if this node listens and
 /// so can be dialled. It must be less than the time to open a stream.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(2);
 

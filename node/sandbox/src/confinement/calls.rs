@@ -14,7 +14,7 @@ pub(super) const DRIVER_CONTROLS: [u64; 4] = [
     libc::PR_SET_VMA as u64,
 ];
 
-/// Operations on a descriptor that a driver may use beyond [`FILE_CONTROLS`].
+/// Operations on a descriptor that a driver can use beyond [`FILE_CONTROLS`].
 pub(super) const DRIVER_FILE_CONTROLS: [i32; 6] = [
     libc::F_DUPFD,
     libc::F_ADD_SEALS,

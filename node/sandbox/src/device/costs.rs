@@ -32,8 +32,8 @@ const RECENT_MAX: usize = 16;
 struct CostsFile {
     format: u32,
     costs: CostHistory,
-    /// The device of the last ask and the speed that it stated. The next ask may differ from it by
-    /// no more than one job may change.
+    /// The device of the last ask and the speed that it stated. The next ask can differ from it by
+    /// no more than one job can change.
     #[serde(default)]
     stated: Option<(String, StatedSpeed)>,
     /// The last runs that taught something, oldest first.

@@ -174,7 +174,7 @@ fn threads_here() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Opens the library that a CPU among these devices may use, and runs a model once, so that it
+/// Opens the library that a CPU among these devices can use, and runs a model once, so that it
 /// needs no files later. Continues without a library that does not open. A sandbox must call this
 /// before its walls stand.
 #[cfg(all(feature = "onnxruntime", target_os = "linux"))]

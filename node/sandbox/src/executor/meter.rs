@@ -49,7 +49,7 @@ pub struct RunMeter<'a> {
 }
 
 impl Energy {
-    /// Finds the counters of this machine; there may be none that this process can read.
+    /// Finds the counters of this machine; there can be none that this process can read.
     pub fn find_meter() -> Self {
         Self::from_meter(Meter::for_machine(), |process| {
             time_in(Path::new(PROCESSES), process)

@@ -68,7 +68,7 @@ pub(in crate::execution) struct ExecutionPlan {
     pub shared_graph: Option<SharedGraph>,
     /// Features of the graph that devices lack.
     pub lacks: Vec<UnsupportedNode>,
-    /// Whether some node may run only on devices that it names.
+    /// Whether some node can run only on devices that it names.
     pub has_requirements: bool,
     /// Devices that were lost at planning time, one bit each.
     pub without: u64,

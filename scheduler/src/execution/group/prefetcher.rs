@@ -84,7 +84,7 @@ impl PrefetchHandle {
         self.ask_at(kept, to, device, (Urgency::Planned, log));
     }
 
-    /// Requests a tensor that a fragment on the device may read, unless another device runs that
+    /// Requests a tensor that a fragment on the device can read, unless another device runs that
     /// fragment.
     pub fn guess_at(&self, kept: &HeldTensor, to: Location, device: usize, log: &Arc<RunLog>) {
         self.ask_at(kept, to, device, (Urgency::Guessed, log));

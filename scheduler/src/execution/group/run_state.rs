@@ -466,7 +466,7 @@ impl RunState {
         }
     }
 
-    /// Returns whether another device may hold more: this one has a memory of its own, or uses only
+    /// Returns whether another device can hold more: this one has a memory of its own, or uses only
     /// a part of the host's.
     fn is_narrow(&self, device: usize) -> bool {
         let space = self.memories.lock();

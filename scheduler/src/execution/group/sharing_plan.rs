@@ -415,7 +415,7 @@ fn part_of(value: &str, own: &Part) -> String {
     format!("{value}\0{}", own.device)
 }
 
-/// Returns the run's name for a device's rows of a value, whose own parts may differ.
+/// Returns the run's name for a device's rows of a value, whose own parts can differ.
 fn rows_of(value: &str, own: &Part) -> String {
     format!("{value}\0rows {}", own.device)
 }

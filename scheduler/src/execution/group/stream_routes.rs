@@ -151,7 +151,7 @@ pub(super) fn plan_routes(
     }
     let mut candidates = route_candidates(&offers, kept, ahead);
     candidates.sort_by(|one, other| one.rank.total_cmp(&other.rank));
-    // Requests one by one leave devices idle between them, so several routes may be slightly worse
+    // Requests one by one leave devices idle between them, so several routes can be slightly worse
     // on paper.
     let soonest = alone.as_ref().map_or(Duration::MAX, |alone| alone.expected);
     let soonest = time_of(soonest.as_secs_f64());

@@ -76,7 +76,7 @@ pub(super) fn differentiate_matmul(
     Ok(vec![left_gradient, right_gradient])
 }
 
-/// `Gemm`: the same for `α·A·B + β·C`, where each matrix may be transposed.
+/// `Gemm`: the same for `α·A·B + β·C`, where each matrix can be transposed.
 pub(super) fn differentiate_gemm(
     view: &NodeView<'_>,
     gradient: &str,

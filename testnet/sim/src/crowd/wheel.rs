@@ -93,7 +93,7 @@ impl<T> Wheel<T> {
         self.levels[level as usize][index].push(entry);
     }
 
-    /// Moves on to the next slot that may have events, and distributes the events of its level.
+    /// Moves on to the next slot that can have events, and distributes the events of its level.
     fn advance_slot(&mut self) {
         for level in 0..LEVELS as u32 {
             let first = slot_index(self.slot, level) + 1;

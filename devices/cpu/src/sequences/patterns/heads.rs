@@ -102,7 +102,7 @@ impl<'a> AttentionMatcher<'_, 'a> {
         };
         let rows = node.input_name(0)?;
         let keeps = batch <= 0 && length <= 0 && heads > 0 && each > 0;
-        // One size may be counted; the other is then that of the rows.
+        // One size can be counted; the other is then that of the rows.
         let counted = (batch == -1) != (length == -1) || (batch, length) == (0, 0);
         (keeps && counted && self.reader.is_floats(rows, RANK - 1)).then_some((rows, heads, each))
     }

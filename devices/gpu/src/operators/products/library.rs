@@ -344,7 +344,7 @@ pub(crate) fn operand_kernels() -> [String; 3] {
     [move_kernel(), transpose_kernel(), unfold_kernel()]
 }
 
-/// How the products of a node may be summed: in full unless it says otherwise.
+/// How the products of a node can be summed: in full unless it says otherwise.
 fn sum_precision(node: &NodeProto) -> SumPrecision {
     let notes = &node.metadata_props;
     let is_tf32 = |note: &&souk_onnx::StringStringEntryProto| {

@@ -76,7 +76,7 @@ impl Channel {
         }
     }
 
-    /// Sets how long each read and write may take.
+    /// Sets how long each read and write can take.
     pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
         set_patience(&self.stream, patience)
     }

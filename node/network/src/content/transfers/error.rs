@@ -60,7 +60,7 @@ pub enum FetchError {
         /// The limit in bytes.
         limit: u64,
     },
-    /// The caller named no peer that may hold the content.
+    /// The caller named no peer that can hold the content.
     #[error("no peer is known to hold {id}")]
     Nobody {
         /// The id of the content.

@@ -207,7 +207,7 @@ mod tests {
         assert!((70_000..90_000).contains(&one_by_one), "{one_by_one}");
         let misses = contents_in_ten_seconds(WANTS_MAX, WANTS_MAX as u32);
         assert!(misses < 90_000, "{misses}");
-        // The most that one question may cost is no more than may be asked at once.
+        // One question can cost no more than a peer can ask at once.
         assert!(request_cost(usize::MAX, WANTS_MAX as u32) < ASKED_AT_ONCE);
     }
 }

@@ -248,7 +248,7 @@ impl World {
         self.give_requests(actor);
     }
 
-    /// Gives the job as many requests as may be in flight.
+    /// Gives the job as many requests as can be in flight.
     fn give_requests(&mut self, actor: usize) {
         loop {
             let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {

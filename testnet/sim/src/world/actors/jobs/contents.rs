@@ -1,5 +1,5 @@
 //! Simulates contents, the data that buyers and providers exchange, and records who has them and
-//! who may read them. A content is an id, a length and a value. Two honest devices give different
+//! who can read them. A content is an id, a length and a value. Two honest devices give different
 //! ids to one value.
 
 use std::collections::{BTreeMap, BTreeSet};

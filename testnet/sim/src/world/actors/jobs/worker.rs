@@ -1,4 +1,4 @@
-//! Plays a provider: the core of a real one, with a disk, a store, and a device that may be
+//! Plays a provider: the core of a real one, with a disk, a store, and a device that can be
 //! dishonest.
 
 use std::collections::{BTreeMap, BTreeSet};
