@@ -63,8 +63,7 @@ pub struct Lease {
     /// Whether the buyer stated that the work has begun; until then the rule `note_unstarted`
     /// limits notes.
     pub work_started: bool,
-    /// The part of the price that a second costs in which the device is held and not used; 0 if
-    /// the terms of tokens have a floor.
+    /// The part of the price that a second costs in which the device is held and not used.
     pub idle: Permille,
     /// The terms of tokens, if the lease is for those.
     pub tokens: Option<TokenTerms>,

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::text::Name;
-use crate::units::{DeviceMicros, widening_product};
+use crate::units::{DeviceMicros, Permille, widening_product};
 
 /// The device time of one output token: a millisecond, by definition.
 const OUTPUT_US: u64 = 1_000;
@@ -17,7 +17,7 @@ const INPUT_US_MAX: u32 = 1_000_000;
 /// The most device time that a second of holding costs: all of it.
 const FLOOR_US_MAX: u32 = 1_000_000;
 
-/// The time in which a buyer can hold a slot without a floor.
+/// The time without a request in which a lease owes no floor.
 const FREE_HOLD: DeviceMicros = DeviceMicros(10_000_000);
 
 /// The microseconds of a second.
@@ -40,8 +40,8 @@ pub struct TokenTerms {
     pub input_us: u32,
     /// The device time of a cached input token, in microseconds; at most that of another one.
     pub cached_us: u32,
-    /// The device time that each second of holding costs at least after the first ten, in
-    /// microseconds; 0 for none, and then the market's reserve applies to idle time.
+    /// The device time that each second without a request costs at least after the first ten, in
+    /// microseconds; 0 for none. Where the market's reserve comes to more, that applies.
     pub floor_us: u32,
 }
 
@@ -80,7 +80,7 @@ pub struct TokenUsage {
     pub cached: u64,
     /// The tokens of answers.
     pub output: u64,
-    /// The time for which the buyer held the units.
+    /// The time for which the buyer held the units without an open request.
     pub held: DeviceMicros,
 }
 
@@ -144,6 +144,18 @@ impl TokenUsage {
         let floor = self.terms.floor_usage(self.held);
         counted.max(floor).max(DeviceMicros(1))
     }
+
+    /// Returns the idle time to bill beside [`usage`](Self::usage) at a part of the price: what
+    /// the floor already charges is left out. So a lease costs the larger of its floor, and of its
+    /// tokens and idle time as without a floor.
+    pub fn idle_beyond_floor(&self, idle: DeviceMicros, part: Permille) -> DeviceMicros {
+        let counted = self.terms.device_time(self.input, self.cached, self.output);
+        let charged = self.usage().0.saturating_sub(counted.0.max(1));
+        let thousandths = widening_product(charged, 1_000);
+        let covered = thousandths.checked_div(part.0.into()).unwrap_or_default();
+        let covered = u64::try_from(covered).unwrap_or(u64::MAX);
+        DeviceMicros(idle.0.saturating_sub(covered))
+    }
 }
 
 #[cfg(test)]
@@ -179,6 +191,27 @@ mod tests {
         let hour: u64 = (0..8).map(|_| metered(0, 0, 0, 3_600).usage().0).sum();
         let stated = 8 * 3_600 * u64::from(TERMS.floor_us);
         assert!(hour.abs_diff(stated) * 100 < stated, "{hour} of {stated}");
+    }
+
+    #[test]
+    fn a_floor_makes_no_hold_cheaper() {
+        let reserve = Permille(100);
+        let cost = |floor_us: u32, output: u64, seconds: u64| {
+            let mut lease = metered(0, 0, output, seconds);
+            lease.terms.floor_us = floor_us;
+            let idle = lease.idle_beyond_floor(lease.held, reserve);
+            lease.usage().0 + idle.scale_by(reserve).0
+        };
+        for (output, seconds) in [(0, 9), (0, 30), (0, 300), (500, 70), (50_000, 300)] {
+            let without = cost(0, output, seconds);
+            for floor_us in [1, 50_000, 100_000, 500_000] {
+                let with = cost(floor_us, output, seconds);
+                assert!(with + 1 >= without, "{floor_us} {output} {seconds}");
+            }
+        }
+        // The larger one, and not both.
+        assert_eq!(cost(50_000, 0, 300), 30_000_001);
+        assert_eq!(cost(500_000, 0, 300), 145_000_000);
     }
 
     #[test]

@@ -102,10 +102,7 @@ impl Exchange {
             notice: opening.notice,
             fee_basis_points: self.rules.fee_basis_points,
             work_started: false,
-            idle: match tokens {
-                Some(terms) if terms.floor_us > 0 => Permille(0),
-                _ => ask_terms.idle.clamp(self.rules.reserve, Permille(1_000)),
-            },
+            idle: ask_terms.idle.clamp(self.rules.reserve, Permille(1_000)),
             tokens,
             reserved_until: None,
             claimed: false,

@@ -15,14 +15,16 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use souk_market::{AccountKey, Credits, Listing, Millis, Permille, Regions, TokenTerms, Units};
+use souk_market::{
+    AccountKey, Credits, DeviceMicros, Listing, Millis, Permille, Regions, TokenTerms, Units,
+};
 use souk_roles::clock::Micros;
 use souk_roles::market::demands::Demands;
 use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::counting::TokenRates;
 use souk_roles::tokens::router::{
     FreeTabs, NoRoute, Route, RouteFailure, RouteStep, RouterCore, RoutingRules, SOLD_LATELY,
-    TabId, TabPurchase,
+    TAB_TIME_MAX, TabId, TabPurchase,
 };
 use souk_roles::tokens::text::TextRequest;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -42,7 +44,7 @@ pub use error::{AnswerFault, TextRouterError};
 pub use souk_roles::tokens::tab::TabOutcome;
 
 /// The length of a tab's lease.
-const TAB_TIME: Duration = Duration::from_secs(300);
+const TAB_TIME: Duration = Duration::from_millis(TAB_TIME_MAX.0);
 
 /// A shorter lease has no time for an answer.
 const TAB_TIME_MIN: Duration = Duration::from_secs(90);
@@ -376,7 +378,8 @@ impl TextRouter {
     ) -> Result<OpenRequest, TextRouterError> {
         let listing = &purchase.listing;
         let request = wanted.request;
-        let (duration, escrow) = self.reserve_escrow(listing)?;
+        let worst = route.time_max(TokenRates::from(listing));
+        let (duration, escrow) = self.reserve_escrow(listing, worst)?;
         let log = self.transcripts.as_ref().map(|_| TabLog::default());
         let owner = TabOwner {
             freed: self.freed.clone(),
@@ -486,8 +489,13 @@ impl TextRouter {
             .on_failed(now, route, open.tab, provider, failure)
     }
 
-    /// Reserves the escrow of a tab within the budget, for a shorter tab if need be.
-    fn reserve_escrow(&self, listing: &Listing) -> Result<(Duration, Credits), TextRouterError> {
+    /// Reserves the escrow of a tab within the budget, for a shorter tab if need be: its device
+    /// time is no less than `worst`.
+    fn reserve_escrow(
+        &self,
+        listing: &Listing,
+        worst: DeviceMicros,
+    ) -> Result<(Duration, Credits), TextRouterError> {
         let longest = TAB_TIME.min(Duration::from_millis(listing.duration_max.0));
         let escrow = |duration: Duration| {
             let millis = Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
@@ -501,13 +509,16 @@ impl TextRouter {
             budget.0.saturating_sub(used)
         });
         let fits = |duration: &Duration| left.is_none_or(|left| escrow(*duration).0 <= left);
-        let duration = [longest, TAB_TIME_MIN.min(longest)].into_iter().find(fits);
+        let shortest = TAB_TIME_MIN
+            .max(Duration::from_micros(worst.0))
+            .min(longest);
+        let duration = [longest, shortest].into_iter().find(fits);
         let Some(duration) = duration else {
             return Err(TextRouterError::Budget {
                 budget: self.budget.unwrap_or_default().0,
                 spent: spending.spent.0,
                 held: spending.held.0,
-                needed: escrow(TAB_TIME_MIN.min(longest)).0,
+                needed: escrow(shortest).0,
             });
         };
         let held = escrow(duration);
@@ -559,7 +570,7 @@ pub async fn was_sold_lately(broker: &Broker, model: &str) -> Result<bool, Broke
     Ok(last.is_some_and(|last| now.saturating_since(last) < lately))
 }
 
-/// Returns the asks that sell texts, by model, price and age.
+/// Returns the asks that sell texts: by model, by what a usual request costs, and by age.
 #[must_use]
 pub fn text_offers(listings: Vec<Listing>) -> Vec<TextOffer> {
     let offer = |listing: Listing| {
@@ -570,7 +581,8 @@ pub fn text_offers(listings: Vec<Listing>) -> Vec<TextOffer> {
     offers.sort_by(|one, other| {
         let key = |offer: &TextOffer| {
             let listing = &offer.listing;
-            (offer.card.model.clone(), listing.price, listing.order)
+            let cost = TokenRates::from(listing).usual_cost();
+            (offer.card.model.clone(), cost, listing.order)
         };
         key(one).cmp(&key(other))
     });

@@ -1,7 +1,9 @@
 //! The effects that a provider core requests, each with its possible answers.
 
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, Command, LeaseId, Millis, Price, Receipt, ReceiptBody, TokenTerms};
+use souk_market::{
+    AccountKey, Command, DeviceMicros, LeaseId, Millis, Price, Receipt, ReceiptBody, TokenTerms,
+};
 use souk_memory::ContentId;
 
 use super::event::StreamId;
@@ -148,6 +150,8 @@ pub enum Action {
         price: Price,
         /// The terms of tokens, if the lease is for those.
         tokens: Option<TokenTerms>,
+        /// The device time that the lease has left to be billed.
+        time_left: DeviceMicros,
         /// The moment when the lease ends.
         deadline: Millis,
     },

@@ -46,6 +46,11 @@ pub(super) struct Bill {
     made: u64,
 }
 
+/// Returns the device time of a whole lease: a receipt bills no more.
+fn time_of(lease: &Lease) -> DeviceMicros {
+    DeviceMicros::from_units(lease.quantity, lease.deadline.saturating_since(lease.start))
+}
+
 impl Bill {
     pub(super) fn new() -> Bill {
         Bill {
@@ -112,6 +117,11 @@ impl Bill {
         self.busy
     }
 
+    /// Returns the device time of a lease that its runs have not used yet.
+    pub(super) fn time_left(&self, lease: &Lease) -> DeviceMicros {
+        DeviceMicros(time_of(lease).0.saturating_sub(self.busy.0))
+    }
+
     /// Returns the device time of runs whose work was known beforehand, and their operations.
     pub(super) fn measurable_work(&self) -> (Micros, u64) {
         self.judged
@@ -132,17 +142,17 @@ impl Bill {
     ) -> Option<ReceiptBody> {
         assert!(self.has_run(), "nothing is billed for nothing");
         // A lease has only this much time, and clocks differ.
-        let most =
-            DeviceMicros::from_units(lease.quantity, lease.deadline.saturating_since(lease.start));
-        let metered = lease
-            .tokens
-            .map(|terms| self.count_tokens(terms, shared, lease));
+        let most = time_of(lease);
+        let metered = lease.tokens.map(|terms| self.count_tokens(terms, most));
         let usage = match &metered {
             // Tokens can cost more time than there was.
             Some(metered) => metered.usage().min(most),
             None => DeviceMicros(self.busy.0).max(USAGE_MIN),
         };
-        let idle = DeviceMicros(self.idle.0.min(most.0.saturating_sub(usage.0)));
+        let idle = DeviceMicros(self.idle.0);
+        let beyond = |metered: &TokenUsage| metered.idle_beyond_floor(idle, lease.idle);
+        let idle = metered.as_ref().map_or(idle, beyond);
+        let idle = idle.min(DeviceMicros(most.0.saturating_sub(usage.0)));
         let id = |id: &ContentId| MarketContentId(*id.as_bytes());
         let (declared_mega_ops, delivered_mega_ops) = self.work_speeds(shared);
         let made = self.outputs.values().flatten().map(|(_, id)| id);
@@ -180,16 +190,15 @@ impl Bill {
         Some(body)
     }
 
-    /// Returns the tokens that the receipt states, and for how long the buyer held the lease.
-    fn count_tokens(&self, terms: TokenTerms, shared: &SharedState, lease: &Lease) -> TokenUsage {
-        let until = shared.now.log.min(lease.end_time());
-        let held = until.saturating_since(lease.start);
+    /// Returns the tokens that the receipt states, and for how long the buyer held the lease
+    /// without a request. That is by this side's own clock: the log's time differs on each side.
+    fn count_tokens(&self, terms: TokenTerms, most: DeviceMicros) -> TokenUsage {
         TokenUsage {
             terms,
             input: self.tokens.input,
             cached: self.tokens.cached,
             output: self.tokens.output,
-            held: DeviceMicros::from_units(lease.quantity, held),
+            held: DeviceMicros(self.idle.0).min(most),
         }
     }
 

@@ -7,6 +7,13 @@ use souk_market::{Credits, DeviceMicros, Listing, Price, ReceiptBody, TokenTerms
 /// The bytes of one token.
 const TOKEN_BYTES: u64 = 4;
 
+/// A usual request, by which offers of one model are compared.
+const USUAL_REQUEST: TokenCount = TokenCount {
+    input: 1_000,
+    cached: 0,
+    output: 300,
+};
+
 /// The device time of one output token: a millisecond, by definition.
 const OUTPUT_MICROS: u64 = 1_000;
 
@@ -70,6 +77,24 @@ impl TokenRates {
     pub fn cost_of(self, count: TokenCount) -> Credits {
         let cost = ReceiptBody::amount_due(self.price, count.device_time(self.terms));
         cost.unwrap_or(Credits(u64::MAX))
+    }
+}
+
+impl TokenRates {
+    /// Returns what a usual request of 1,000 input and 300 output tokens costs, in millionths of a
+    /// micro-credit, to compare offers.
+    ///
+    /// ```
+    /// use souk_market::{Price, TokenTerms};
+    /// use souk_roles::tokens::counting::TokenRates;
+    ///
+    /// let rates = TokenRates::new(Price(200), Some(TokenTerms::USUAL));
+    /// assert_eq!(rates.usual_cost(), 110_000_000);
+    /// ```
+    #[must_use]
+    pub fn usual_cost(self) -> u128 {
+        let time = USUAL_REQUEST.device_time(self.terms);
+        u128::from(time.0) * u128::from(self.price.0)
     }
 }
 
@@ -169,6 +194,19 @@ mod tests {
         assert_eq!(usual.cached_per_million, usual.input_per_million);
         // Every character counts by its bytes.
         assert_eq!(count_tokens("äöü"), 2);
+    }
+
+    #[test]
+    fn offers_compare_by_what_a_usual_request_costs() {
+        let usual = TokenRates::new(Price(200), None);
+        // A thousand input tokens, and 300 of the answer.
+        assert_eq!(usual.usual_cost(), 200 * (250_000 + 300_000));
+        let dear_input = TokenTerms {
+            input_us: 1_000_000,
+            ..TokenTerms::USUAL
+        };
+        let lure = TokenRates::new(Price(1), Some(dear_input));
+        assert!(lure.price < usual.price && lure.usual_cost() > usual.usual_cost());
     }
 
     #[test]

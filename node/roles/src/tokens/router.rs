@@ -20,7 +20,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use souk_market::{AccountKey, Credits, EXCLUDED_MAX, Listing};
+use souk_market::{AccountKey, Credits, DeviceMicros, EXCLUDED_MAX, Listing};
 
 use crate::clock::Micros;
 use crate::tokens::counting::{TokenCount, TokenRates};
@@ -29,7 +29,7 @@ use health::HealthTable;
 use prefix::Prefix;
 use seen_offers::SeenOffers;
 
-pub use rules::{FLOOR_US_MAX, Misfit, OfferTerms, RouteSort, RoutingRules};
+pub use rules::{FLOOR_US_MAX, Misfit, OfferTerms, RouteSort, RoutingRules, TAB_TIME_MAX};
 
 /// The tries of a request without text between them.
 pub const TRIES_MAX: u32 = 3;
@@ -69,6 +69,8 @@ pub struct Route {
     rules: RoutingRules,
     /// The tokens that it is expected to have.
     expected: TokenCount,
+    /// The most tokens that it can be billed as.
+    most: TokenCount,
     /// The most tokens that it can have, and the most that these may cost.
     cost_max: Option<(TokenCount, Credits)>,
     prefix: Prefix,
@@ -181,6 +183,7 @@ impl Route {
             model: model.to_owned(),
             rules,
             expected: TokenCount { output, ..most },
+            most,
             cost_max: None,
             prefix: Prefix::of_messages(&request.messages),
             failed: Vec::new(),
@@ -210,6 +213,12 @@ impl Route {
         self.cost_max.is_some_and(is_over)
     }
 
+    /// Returns the most device time that it can cost at an offer.
+    #[must_use]
+    pub fn time_max(&self, rates: TokenRates) -> DeviceMicros {
+        self.most.device_time(rates.terms)
+    }
+
     /// Returns what it is expected to cost at an offer, in millionths of a micro-credit.
     fn expected_cost(&self, rates: TokenRates) -> u64 {
         let time = self.expected.device_time(rates.terms);
@@ -231,6 +240,8 @@ impl Route {
     /// once more. Without `continues`, the rest begins anew.
     pub fn begin_rest(&mut self, continues: bool) -> bool {
         self.continues = continues;
+        // What the key had left was for another request.
+        self.cost_max = None;
         self.continuations += 1;
         self.continuations <= CONTINUATIONS_MAX
     }
@@ -404,6 +415,9 @@ impl RouterCore {
         }
         if route.is_too_dear(offer.rates) {
             return Some(Misfit::Price);
+        }
+        if route.time_max(offer.rates) > offer.time {
+            return Some(Misfit::Short);
         }
         if route.failed.contains(&offer.provider) {
             return Some(Misfit::Failed);

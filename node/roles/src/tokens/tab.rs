@@ -22,8 +22,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use souk_market::{
-    AccountKey, Command, Credits, JobId, LeaseId, Listing, MarketId, Millis, Note, Receipt,
-    TokenTerms, Units,
+    AccountKey, Command, Credits, DeviceMicros, JobId, LeaseId, Listing, MarketId, Millis, Note,
+    Receipt, TokenTerms, Units,
 };
 use souk_memory::ContentId;
 
@@ -47,11 +47,9 @@ const TEXT_WAIT_MAX: Micros = Micros::from_seconds(75);
 /// How long text that has begun can pause: the provider gives its engine up before.
 const TEXT_PAUSE_MAX: Micros = Micros::from_seconds(25);
 
-/// How long a tab stays open without a request, because a new one takes a purchase. Where the
-/// market's reserve applies, each idle second costs a tenth of the price. A floor costs nothing as
-/// long as the tokens of the tab exceed it.
+/// How long a tab stays open without a request, because a new one takes a purchase. Each idle
+/// second costs a tenth of the price by the market's reserve, or more by a floor.
 pub const IDLE_MAX: Micros = Micros::from_seconds(2);
-const IDLE_WITH_FLOOR_MAX: Micros = Micros::from_seconds(10);
 
 /// The longest silence of the provider, whose heartbeat comes every two seconds; the first message
 /// can take longer.
@@ -221,7 +219,7 @@ impl TabCore {
         assert!(now.tick >= self.now.tick, "time does not go back");
         self.now = now;
         match event {
-            TabEvent::NewRequest { body } => self.on_request(body),
+            TabEvent::NewRequest { body, most } => self.on_request(body, most),
             TabEvent::Close => self.close(),
             TabEvent::MessageReceived(message) => self.on_message(message),
             TabEvent::StreamClosed { why } => {
@@ -290,12 +288,19 @@ impl TabCore {
         terms.unwrap_or(TokenTerms::USUAL)
     }
 
-    /// Returns how long the tab stays open without a request.
-    fn idle_max(&self) -> Micros {
-        match self.token_terms().floor_us {
-            0 => IDLE_MAX,
-            _ => IDLE_WITH_FLOOR_MAX,
-        }
+    /// Returns the device time of the whole lease.
+    fn lease_time(&self) -> DeviceMicros {
+        let time = |terms: &Terms| {
+            let time = terms.deadline.saturating_since(terms.start);
+            DeviceMicros::from_units(terms.quantity, time)
+        };
+        self.terms.as_ref().map_or(DeviceMicros(0), time)
+    }
+
+    /// Returns whether so many more tokens cost no more device time than the lease has left.
+    fn has_time_for(&self, tokens: TokenCount) -> bool {
+        let all = self.counted.plus(tokens);
+        all.device_time(self.token_terms()) <= self.lease_time()
     }
 
     /// Returns whether the provider's messages still count.
@@ -375,10 +380,14 @@ impl TabCore {
         self.push_effect(TabAction::Open(start));
     }
 
-    fn on_request(&mut self, body: ContentId) {
+    fn on_request(&mut self, body: ContentId, most: TokenCount) {
         assert!(self.open.is_none(), "a tab has one request at a time");
         if !self.is_free() {
             return self.push_effect(TabAction::Fail(TabFailure::Closing));
+        }
+        if !self.has_time_for(most) {
+            self.push_effect(TabAction::Fail(TabFailure::Closing));
+            return self.close();
         }
         let number = self.next;
         self.next += 1;
@@ -492,7 +501,7 @@ impl TabCore {
             // The receipt came while the last answer was counted.
             Some(receipt) => self.on_finished(*receipt),
             None => {
-                self.wake_in(TabTimer::Idle, self.idle_max());
+                self.wake_in(TabTimer::Idle, IDLE_MAX);
                 self.close_if_done();
             }
         }

@@ -200,6 +200,16 @@ impl TextRequest {
         }
     }
 
+    /// Returns the most tokens that the request is billed as, with those of its messages in
+    /// `prompt`.
+    #[must_use]
+    pub fn count_max_after(&self, prompt: TokenCount) -> TokenCount {
+        TokenCount {
+            output: self.output_tokens_max(),
+            ..prompt
+        }
+    }
+
     /// Returns the most tokens that an answer is billed as.
     fn output_tokens_max(&self) -> u64 {
         u64::from(self.tokens_max) * BILLED_TOKENS_MAX

@@ -227,9 +227,11 @@ impl TabShell {
             }
             TabInput::Asked(Some(asked)) => {
                 let body = store_request(&self.buyer, &asked);
-                self.open = Some(OpenText::new(asked, self.next_request, &self.prompts));
+                let open = OpenText::new(asked, self.next_request, &self.prompts);
+                let most = open.asked.request.count_max_after(open.prompt);
+                self.open = Some(open);
                 self.next_request += 1;
-                Some(TabEvent::NewRequest { body })
+                Some(TabEvent::NewRequest { body, most })
             }
             TabInput::Asked(None) => {
                 self.are_requests_over = true;

@@ -6,12 +6,12 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_market::{AccountKey, TokenTerms};
+use souk_market::{AccountKey, DeviceMicros, TokenTerms};
 use souk_memory::{ContentId, Tensor};
 use souk_roles::lease::{Failure, Part, TAB_ANSWER, TAB_REQUEST};
 use souk_roles::tokens::counting::TokenCount;
 use souk_roles::tokens::prompts::PromptHistory;
-use souk_roles::tokens::text::{TextAnswer, TextRequest};
+use souk_roles::tokens::text::{Finish, TextAnswer, TextRequest};
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 use tokio::time::timeout;
@@ -65,6 +65,7 @@ impl Shell {
                 bytes_max,
                 deadline,
                 tokens,
+                time_left,
                 ..
             } => {
                 let label = self.provider.label.clone();
@@ -72,6 +73,7 @@ impl Shell {
                 running.on_run_begin(&label, request);
                 let tariff = Tariff {
                     terms: tokens.unwrap_or(TokenTerms::USUAL),
+                    time_left,
                     prompts: running.prompts.clone(),
                 };
                 let sink = self.provider.pieces.open_sink(lease, request);
@@ -102,6 +104,8 @@ impl Shell {
 /// How a tab's requests are counted and billed.
 struct Tariff {
     terms: TokenTerms,
+    /// The device time that the lease has left.
+    time_left: DeviceMicros,
     prompts: Arc<Mutex<PromptHistory>>,
 }
 
@@ -116,10 +120,24 @@ impl Tariff {
     ) -> (TextAnswer, TokenCount) {
         let lock = || self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
         let prompt = lock().count_prompt(asked);
+        if let Some(refused) = self.refuse_long(asked, prompt) {
+            return (refused, TokenCount::default());
+        }
         let answer = endpoint.answer_request(asked, prompt, left, sink).await;
         let count = answer.count_for(asked, prompt);
         lock().on_counted(asked, count);
         (answer, count)
+    }
+
+    /// Returns the answer to a request that can cost more device time than the lease has left, for
+    /// a lease pays no more. It has no text, so the buyer goes on to another tab.
+    fn refuse_long(&self, asked: &TextRequest, prompt: TokenCount) -> Option<TextAnswer> {
+        let most = asked.count_max_after(prompt).device_time(self.terms);
+        (most > self.time_left).then(|| {
+            let left = self.time_left;
+            let why = format!("the request can cost {most}, and the tab has {left} left");
+            TextAnswer::without_text(Finish::Busy, why)
+        })
     }
 
     /// Stores an answer as the output of its run, which took the device time of its tokens.
@@ -197,5 +215,48 @@ impl Provider {
             sent = sending => sent,
             heard = hearing => heard,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_roles::tokens::text::{Message, Role};
+
+    use super::*;
+
+    #[test]
+    fn a_request_that_the_rest_of_its_lease_cannot_pay_is_refused_without_text() {
+        let tariff = |input_us, time_left| Tariff {
+            terms: TokenTerms {
+                input_us,
+                ..TokenTerms::USUAL
+            },
+            time_left: DeviceMicros(time_left),
+            prompts: Arc::default(),
+        };
+        // 65,536 tokens of messages, and an answer that is billed as two tokens at most.
+        let asked = TextRequest {
+            messages: vec![Message {
+                role: Role::User,
+                content: "word".repeat(65_536),
+            }],
+            tokens_max: 1,
+            ..TextRequest::default()
+        };
+        let prompt = PromptHistory::default().count_prompt(&asked);
+        let refused = |tariff: Tariff| tariff.refuse_long(&asked, prompt);
+        assert_eq!(refused(tariff(1_000, 65_538_000)), None);
+        let refused = refused(tariff(1_000, 65_537_999)).expect("it is too long");
+        assert_eq!(refused.finish, Finish::Busy);
+        assert_eq!(refused.count_for(&asked, prompt), TokenCount::default());
+        // What is cached costs less.
+        let mut history = PromptHistory::default();
+        history.on_counted(&asked, asked.count_max());
+        let mut cheap = tariff(1_000, 2_000);
+        cheap.terms.cached_us = 0;
+        assert_eq!(
+            cheap.refuse_long(&asked, history.count_prompt(&asked)),
+            None
+        );
     }
 }

@@ -232,6 +232,7 @@ impl LeaseCore {
             bytes_max: self.may_make(shared),
             price: self.lease.price,
             tokens: self.lease.tokens,
+            time_left: self.bill.time_left(&self.lease),
             deadline: self.run_deadline(),
         };
         shared.send_message(self.stream, message);

@@ -1,6 +1,6 @@
 //! The rules that a request gives for its routing, in the terms of OpenRouter's `provider` object.
 
-use souk_market::{AccountKey, Listing, Name, Permille};
+use souk_market::{AccountKey, DeviceMicros, Listing, Millis, Name, Permille, Units};
 
 use crate::tokens::counting::{TokenPrice, TokenRates};
 
@@ -10,6 +10,9 @@ const IDLE_MAX: Permille = Permille(100);
 
 /// The same for an ask with a floor, in microseconds of device time a second.
 pub const FLOOR_US_MAX: u32 = 100_000;
+
+/// The longest lease of a tab, in milliseconds.
+pub const TAB_TIME_MAX: Millis = Millis(300_000);
 
 /// The order in which offers are tried, in place of a draw by price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub struct OfferTerms {
     pub rates: TokenRates,
     /// The price of an idle second, in thousandths of the price.
     pub idle: Permille,
+    /// The most device time that a tab has.
+    pub time: DeviceMicros,
 }
 
 /// Why an offer does not suit a request.
@@ -69,6 +74,8 @@ pub enum Misfit {
     Price,
     /// A second without a request costs more than a tenth of its price.
     Idle,
+    /// The request can cost more device time than a tab has.
+    Short,
     /// The provider failed at this request.
     Failed,
     /// The provider's engine did not continue an answer lately.
@@ -99,6 +106,7 @@ impl From<&Listing> for OfferTerms {
             name: listing.name.clone(),
             rates: TokenRates::from(listing),
             idle: listing.idle,
+            time: DeviceMicros::from_units(Units(1), listing.duration_max.min(TAB_TIME_MAX)),
         }
     }
 }
@@ -112,10 +120,7 @@ impl OfferTerms {
 
     /// Returns whether a tab costs too much while it is idle.
     fn is_dear_idle(&self) -> bool {
-        match self.rates.terms.floor_us {
-            0 => self.idle > IDLE_MAX,
-            floor => floor > FLOOR_US_MAX,
-        }
+        self.idle > IDLE_MAX || self.rates.terms.floor_us > FLOOR_US_MAX
     }
 
     fn is_among(&self, words: &[String]) -> bool {
@@ -183,6 +188,7 @@ impl Misfit {
             Misfit::NotNamed => "not named by provider.only or provider.order",
             Misfit::Price => "above provider.max_price",
             Misfit::Idle => "too dear while a tab is idle",
+            Misfit::Short => "whose tabs have less device time than the request can cost",
             Misfit::Failed => "of a provider that failed at this request",
             Misfit::NoContinuation => "of an engine that does not continue answers",
             Misfit::OutOfReach => "dearer than 16 others",

@@ -154,18 +154,50 @@ fn an_ask_whose_tokens_are_dearer_need_not_be_excluded_and_a_dear_floor_does_not
     };
     // The bid's own demand keeps it away.
     assert_eq!(purchase.excluded, []);
-    let floor = |floor_us| {
+    let floor = |floor_us, idle| {
         let mut offer = ask(1, 100);
-        offer.idle = Permille(1_000);
+        offer.idle = Permille(idle);
         offer.resources.tokens = Some(TokenTerms {
             floor_us,
             ..TokenTerms::USUAL
         });
         RoutingRules::default().find_misfit(&OfferTerms::from(&offer))
     };
-    assert_eq!(floor(FLOOR_US_MAX), None);
-    assert_eq!(floor(FLOOR_US_MAX + 1), Some(Misfit::Idle));
-    assert_eq!(floor(0), Some(Misfit::Idle), "the reserve applies");
+    assert_eq!(floor(FLOOR_US_MAX, 100), None);
+    assert_eq!(floor(FLOOR_US_MAX + 1, 100), Some(Misfit::Idle));
+    let dear = [floor(0, 101), floor(1, 101)];
+    assert_eq!(dear, [Some(Misfit::Idle); 2], "the reserve applies too");
+}
+
+#[test]
+fn no_tab_is_bought_whose_device_time_is_below_what_the_request_can_cost() {
+    let mut asks = [ask(1, 100), ask(2, 100)];
+    asks[0].resources.tokens = Some(TokenTerms {
+        input_us: 1_000_000,
+        ..TokenTerms::USUAL
+    });
+    // At the first one, 300 tokens of messages alone come to the whole tab.
+    let long = request(&[message(&"word".repeat(300))]);
+    for seed in 0..20 {
+        let mut route = Route::new(MODEL, &long, RoutingRules::default(), seed);
+        let step = plan(&mut RouterCore::default(), &mut route, &asks);
+        assert_eq!(bought(step), account(2));
+    }
+    let mut route = Route::new(MODEL, &long, RoutingRules::default(), 0);
+    let step = plan(&mut RouterCore::default(), &mut route, &asks[..1]);
+    let misfits = BTreeMap::from([(Misfit::Short, 1)]);
+    assert_eq!(step, RouteStep::GiveUp(NoRoute::Unsuitable(misfits)));
+}
+
+#[test]
+fn what_a_key_has_left_limits_the_rest_of_an_answer_no_more() {
+    let mut route = route(RoutingRules::default(), 0);
+    let tokens = route.most;
+    route.limit_cost(tokens, Credits(0));
+    let rates = TokenRates::from(&ask(1, 100));
+    assert!(route.is_too_dear(rates));
+    assert!(route.begin_rest(false));
+    assert!(!route.is_too_dear(rates));
 }
 
 #[test]

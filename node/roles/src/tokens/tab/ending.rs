@@ -1,7 +1,9 @@
 //! Ends a tab: by a receipt that both sides sign, or without one if the provider is lost or bills
 //! more than the buyer counted. Notes of usage in the log are held to the same count.
 
-use souk_market::{Command, Credits, DeviceMicros, Lease, LeaseId, LeaseState, Millis, Receipt};
+use souk_market::{
+    Command, Credits, DeviceMicros, Lease, LeaseId, LeaseState, Millis, Receipt, TokenUsage,
+};
 
 use super::{
     BillObjection, TabAction, TabCore, TabFailure, TabOutcome, TabStage, TabTimer, TabWait,
@@ -14,6 +16,10 @@ const CLOSING_MAX: Micros = Micros::from_seconds(150);
 
 /// The share of a note's time that the core keeps for its answer.
 const NOTE_SHARE: u64 = 3;
+
+/// The most by which the held time in a note can exceed the buyer's own: a provider can learn late
+/// that the stream is broken.
+const HELD_SLACK: Micros = Micros::from_seconds(10);
 
 impl TabCore {
     /// Fails the open request, and ends the tab without a receipt.
@@ -29,6 +35,8 @@ impl TabCore {
             self.push_effect(TabAction::CloseStream);
         }
         self.stage = TabStage::Ending;
+        // The slot is held until the log ends the lease.
+        self.idle_since.get_or_insert(self.now.tick);
         self.stop_timers_of_work();
         self.waits.forget_waits(|wait| *wait != TabWait::Command);
         self.wake_in(TabTimer::Closing, CLOSING_MAX);
@@ -122,6 +130,9 @@ impl TabCore {
                 _ => self.end_early(TabFailure::Failed(Failure::Expired)),
             };
         }
+        if self.stage == TabStage::Ending && !lease.is_running() {
+            self.end_idle();
+        }
         if lease.reserved_until.is_some() && self.is_talking() {
             // The provider reports no work, and the buyer still wants the tab.
             let lease = lease.id;
@@ -146,10 +157,19 @@ impl TabCore {
         self.note.is_some_and(|note| note.usage > owed)
     }
 
-    /// Returns the device time of all tokens that came.
+    /// Returns the device time that is owed at most: of all tokens that came, or of the floor.
     fn owed_time(&self) -> DeviceMicros {
         let came = self.counted.plus(self.streamed);
-        came.device_time(self.token_terms())
+        let since = self.idle_since.map(|since| self.now.tick.since(since));
+        let held = self.idle.plus(since.unwrap_or_default());
+        let owed = TokenUsage {
+            terms: self.token_terms(),
+            input: came.input,
+            cached: came.cached,
+            output: came.output,
+            held: DeviceMicros(held.plus(HELD_SLACK).0),
+        };
+        owed.usage().min(self.lease_time())
     }
 
     /// Answers a note before silence would accept it: disputes a usage beyond the buyer's count.

@@ -20,6 +20,9 @@ pub enum TabEvent {
     NewRequest {
         /// The content of the request.
         body: ContentId,
+        /// The most tokens that it can be billed as. The tab does not take it if these do not fit
+        /// into the rest of its lease's device time.
+        most: TokenCount,
     },
     /// The owner closes the tab after its open request.
     Close,

@@ -1,7 +1,7 @@
 //! Checks the receipt of a tab against the purchase and the buyer's own count.
 
 use serde::Serialize;
-use souk_market::{DeviceMicros, Millis, Receipt, ReceiptBody, ReceiptFault, TokenUsage};
+use souk_market::{DeviceMicros, Receipt, ReceiptBody, ReceiptFault, TokenUsage};
 use souk_memory::ContentId;
 
 use super::TabCore;
@@ -12,9 +12,6 @@ use crate::tokens::counting::TokenCount;
 
 /// The most by which the idle time of a receipt can exceed the buyer's own: messages take time.
 const IDLE_SLACK: Micros = Micros::from_seconds(1);
-
-/// The most by which the provider's view of the log's time can be ahead of the buyer's.
-const HELD_SLACK: Millis = Millis(2_000);
 
 /// Why the buyer does not sign a receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
@@ -86,12 +83,12 @@ impl TabCore {
         if !is_ours {
             return Err(BillObjection::Terms);
         }
-        self.check_tokens(terms, body)?;
         let idle = DeviceMicros(self.idle.plus(IDLE_SLACK).0);
         if body.idle > idle {
             let billed = body.idle;
             return Err(BillObjection::Idle { billed, idle });
         }
+        self.check_tokens(terms, body)?;
         let named = body.outputs.iter().map(|id| ContentId::from_bytes(id.0));
         match named.eq(transcript(self.answers.values())) {
             true => Ok(()),
@@ -113,19 +110,25 @@ impl TabCore {
         if billed.output > counted.output || billed.prompt() > counted.prompt() {
             return Err(BillObjection::Tokens { billed, counted });
         }
-        let held = self.now.log.saturating_since(terms.start);
-        let held = held.saturating_add(HELD_SLACK);
+        let held = DeviceMicros(self.idle.plus(IDLE_SLACK).0);
         let own = TokenUsage {
             terms: metered.terms,
             input: counted.input,
             cached: counted.cached,
             output: counted.output,
-            held: DeviceMicros::from_units(terms.quantity, held),
+            held,
         };
-        let (billed, counted) = (body.usage, own.usage());
-        match billed > counted {
-            true => Err(BillObjection::Usage { billed, counted }),
-            false => Ok(()),
+        // What the floor charges is not idle time too.
+        let idle = own.idle_beyond_floor(held, body.idle_part);
+        let most = own.usage().0 + idle.scale_by(body.idle_part).0;
+        for (billed, counted) in [
+            (body.usage, own.usage()),
+            (body.billable_usage(), DeviceMicros(most)),
+        ] {
+            if billed > counted {
+                return Err(BillObjection::Usage { billed, counted });
+            }
         }
+        Ok(())
     }
 }

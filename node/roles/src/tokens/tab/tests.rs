@@ -242,7 +242,10 @@ impl TabWorld {
     fn ask(&mut self) {
         self.asked += 1;
         let body = id(&format!("body {}", self.asked));
-        self.on(TabEvent::NewRequest { body });
+        self.on(TabEvent::NewRequest {
+            body,
+            most: RUN_TOKENS,
+        });
     }
 
     fn outcome(&self) -> &TabOutcome {
@@ -592,30 +595,50 @@ fn tokens_that_are_not_cached_for_the_buyer_are_billed_as_such_at_most() {
     assert_eq!(generous, None);
 }
 
+/// Holds a tab of an ask with this floor for a number of pauses of 1.75 seconds between requests.
+fn hold(floor_us: u32, pauses: u32) -> TabWorld {
+    let terms = TokenTerms { floor_us, ..TERMS };
+    let mut tab = TabWorld::with_terms(terms, |_| {});
+    tab.settle();
+    for _ in 0..pauses {
+        for _ in 0..7 {
+            tab.world.pass(250);
+            tab.wake();
+            tab.settle();
+        }
+        assert!(tab.core.is_free(), "{:?}", tab.core.stage());
+        tab.ask();
+        tab.settle();
+    }
+    tab
+}
+
 #[test]
-fn a_held_slot_costs_the_floor_and_is_given_back_after_ten_seconds() {
+fn a_held_slot_costs_the_larger_of_the_floor_and_the_reserve() {
+    let paid = |floor_us| {
+        let mut tab = hold(floor_us, 80);
+        tab.on(TabEvent::Close);
+        tab.live(15);
+        let outcome = tab.outcome();
+        assert_eq!(outcome.failure, None);
+        let receipt = outcome.receipt.as_ref().expect("both signed");
+        assert_eq!(receipt.body.amount, tab.closed_lease().cost);
+        receipt.body.billable_usage().0
+    };
+    // 81 requests of 30 ms, and a tenth of 80 pauses beyond a second each.
+    let without = paid(0);
+    assert_eq!(without, 81 * HONEST.0 + 80 * 75_000);
+    assert_eq!((paid(1), paid(100_000)), (without, without));
+    // Ten of the 60 seconds are free.
+    assert_eq!(paid(500_000), 25_000_000);
+}
+
+#[test]
+fn a_longer_hold_than_there_was_is_not_paid() {
     let terms = TokenTerms {
         floor_us: 50_000,
         ..TERMS
     };
-    let mut tab = TabWorld::with_terms(terms, |_| {});
-    tab.settle();
-    tab.live(9);
-    assert!(tab.core.is_free(), "nobody pays for these seconds");
-    for _ in 0..11 {
-        tab.ask();
-        tab.settle();
-        tab.live(9);
-    }
-    tab.live(15);
-    let outcome = tab.outcome();
-    assert_eq!(outcome.failure, None);
-    let receipt = outcome.receipt.as_ref().expect("both signed");
-    // Twelve requests of 30 ms, and 100 of 110 seconds at a twentieth.
-    let usage = receipt.body.usage.0;
-    assert!(usage.abs_diff(5_000_000) < 500_000, "{usage}");
-    assert_eq!(receipt.body.amount, tab.closed_lease().cost);
-    // A longer hold than there was is not paid.
     let longer = lie(terms, |body| {
         let metered = body.metered.as_mut().expect("tokens were sold");
         metered.held = DeviceMicros(100_000_000);
@@ -623,6 +646,115 @@ fn a_held_slot_costs_the_floor_and_is_given_back_after_ten_seconds() {
     });
     let refused = matches!(longer, Some(TabFailure::Bill(BillObjection::Usage { .. })));
     assert!(refused, "{longer:?}");
+}
+
+#[test]
+fn a_provider_that_bills_the_floor_and_the_idle_time_that_it_covers_is_refused() {
+    let mut tab = hold(500_000, 80);
+    tab.on(TabEvent::Close);
+    while tab.core.stage() != TabStage::Finishing {
+        tab.carry_out();
+    }
+    tab.settle_but_the_receipt();
+    let stream = tab.stream.expect("it is open");
+    let mut finished = tab.world.finished(stream);
+    let body = &mut finished.receipt.body;
+    // The buyer's own idle time is 140 s, since it gives away no second of a pause.
+    let metered = body.metered.as_mut().expect("tokens were sold");
+    metered.held = DeviceMicros(140_000_000);
+    (body.usage, body.idle) = (metered.usage(), metered.held);
+    let due = souk_market::ReceiptBody::amount_due(body.price, body.billable_usage());
+    body.amount = due.expect("it fits");
+    finished.receipt = Receipt::new(finished.receipt.body).sign_as_provider(&key(1));
+    let message = ProviderMessage::Finished(Box::new(finished));
+    tab.on(TabEvent::MessageReceived(message));
+    let failure = tab.core.failure.clone();
+    let refused = matches!(failure, Some(TabFailure::Bill(BillObjection::Usage { .. })));
+    assert!(refused, "{failure:?}");
+}
+
+#[test]
+fn a_floor_that_an_honest_provider_notes_is_not_disputed() {
+    let mut tab = hold(500_000, 40);
+    let lease = tab.followed.expect("it is bought");
+    let why = "the connection is broken".to_owned();
+    tab.on(TabEvent::StreamClosed { why });
+    tab.stream = None;
+    // 41 requests come to 1.23 s, and 20 of 30 held seconds to ten.
+    let usage = DeviceMicros(10_000_000);
+    let note = Command::NoteUsage { lease, usage };
+    tab.world.carry(&key(1), note).expect("the work has begun");
+    tab.live_without_answers(200);
+    let closed = tab.closed_lease();
+    assert!(closed.accepted >= usage, "{closed:?}");
+    assert!(paid_to_provider(closed).0 > Credits(0));
+}
+
+#[test]
+fn clocks_that_differ_by_a_minute_settle_a_floor_all_the_same() {
+    let mut tab = hold(500_000, 40);
+    // The buyer thinks that less of the log's time has passed than its provider does.
+    let log = tab.world.now.log;
+    let behind = Now {
+        tick: tab.world.now.tick,
+        log: Millis(log.0 - 60_000),
+    };
+    tab.pending.extend(tab.core.apply(behind, TabEvent::Close));
+    tab.settle_but_the_receipt();
+    let stream = tab.stream.expect("it is open");
+    let finished = Box::new(tab.world.finished(stream));
+    let message = TabEvent::MessageReceived(ProviderMessage::Finished(finished));
+    tab.pending.extend(tab.core.apply(behind, message));
+    assert_eq!(tab.core.stage(), TabStage::Signing);
+}
+
+#[test]
+fn the_time_of_an_open_request_is_not_held() {
+    let mut tab = hold(500_000, 1);
+    tab.ask();
+    tab.live_without_answers(60);
+    tab.settle();
+    tab.on(TabEvent::Close);
+    tab.live(15);
+    let receipt = tab.outcome().receipt.clone().expect("both signed");
+    assert_eq!(receipt.body.usage, DeviceMicros(3 * HONEST.0));
+}
+
+#[test]
+fn a_request_that_does_not_fit_into_the_rest_of_the_tab_is_for_another_one() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    let most = TokenCount {
+        output: 299_971,
+        ..TokenCount::default()
+    };
+    tab.on(TabEvent::NewRequest {
+        body: id("too much"),
+        most,
+    });
+    tab.settle();
+    assert_eq!(
+        (tab.delivered, &tab.failures[..]),
+        (1, &[TabFailure::Closing][..])
+    );
+    tab.live(15);
+    // It says nothing about the provider, which is paid for what it did.
+    assert_eq!(tab.outcome().failure, None);
+    let receipt = tab.outcome().receipt.as_ref().expect("both signed");
+    assert_eq!(receipt.body.usage, HONEST);
+    // One token less would have fitted.
+    let mut tab = TabWorld::new();
+    tab.settle();
+    let most = TokenCount {
+        output: 299_970,
+        ..TokenCount::default()
+    };
+    tab.on(TabEvent::NewRequest {
+        body: id("just so"),
+        most,
+    });
+    tab.settle();
+    assert_eq!((tab.delivered, tab.failures.len()), (2, 0));
 }
 
 #[test]
@@ -650,8 +782,8 @@ fn a_buyer_that_leaves_a_held_slot_pays_its_floor_all_the_same() {
     }
     let closed = tab.world.exchange.lease(lease).expect("it is known");
     let (_, cost) = paid_to_provider(closed);
-    // 50 of the 60 seconds cost a tenth.
-    let floor = closed.price.0 * 5;
+    // The reserve comes to more than the floor, whose first ten seconds are free.
+    let floor = closed.price.0 * 6;
     assert!(cost.0.abs_diff(floor) * 10 <= floor, "{cost:?} of {floor}");
 }
 
