@@ -95,8 +95,8 @@ pub struct ProviderInitArgs {
     #[arg(long, value_name = "CREDITS", requires = "sells_tokens")]
     pub cached: Option<f64>,
     /// With --endpoint or --serve: how many output tokens a buyer pays at least for each second in
-    /// which it holds a slot. By default --serve takes half of what it measures for one of the
-    /// slots, and --endpoint 0: then idle time costs the market's reserve.
+    /// which it holds a slot without a request. By default --serve takes half of what it measures
+    /// for one of the slots, and --endpoint 0. Idle time costs at least the market's reserve.
     #[arg(long, value_name = "TOKENS", requires = "sells_tokens",
           value_parser = clap::value_parser!(u32).range(0..=FLOOR_TOKENS_MAX))]
     pub floor: Option<u32>,

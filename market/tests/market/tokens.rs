@@ -98,7 +98,7 @@ fn a_receipt_pays_for_each_kind_of_token_on_the_terms_of_the_lease() {
     let mut town = Town::new();
     let lease = leased(&mut town, TERMS);
     let trade = town.exchange.lease(lease).unwrap();
-    assert_eq!((trade.tokens, trade.idle), (Some(TERMS), Permille(0)));
+    assert_eq!((trade.tokens, trade.idle), (Some(TERMS), Permille(100)));
     // A later ask changes nothing for the lease.
     let paid = metered(&town, lease, [4_000, 8_000, 600], 5);
     assert_eq!(paid.usage, DeviceMicros(1_000_000 + 200_000 + 600_000));
@@ -215,17 +215,22 @@ fn an_ask_with_terms_out_of_range_is_refused() {
 #[test]
 fn whoever_holds_all_slots_idle_for_an_hour_pays_the_floor_of_the_ask() {
     const SLOTS: u32 = 8;
+    // More than the reserve, which would apply otherwise.
+    let terms = TokenTerms {
+        floor_us: 200_000,
+        ..TERMS
+    };
     // The buyer signs a receipt each time, or never.
     for signs in [true, false] {
         let mut town = Town::new();
         for _ in 0..12 {
             let slots = Ask {
-                resources: resources("qwen", TERMS),
+                resources: resources("qwen", terms),
                 ..pool(1, PRICE, SLOTS)
             };
             town.place(PROVIDER, sell(slots));
             let leases: Vec<LeaseId> = (0..SLOTS)
-                .map(|_| town.place(BUYER, buy(wish("qwen", TERMS))).1[0].lease)
+                .map(|_| town.place(BUYER, buy(wish("qwen", terms))).1[0].lease)
                 .collect();
             town.wait(299_000);
             for lease in leases {
@@ -239,12 +244,30 @@ fn whoever_holds_all_slots_idle_for_an_hour_pays_the_floor_of_the_ask() {
             }
             town.wait(1_000);
         }
-        // A twentieth of eight slots for an hour.
-        let stated = u64::from(SLOTS) * 3_600 * PRICE / 20;
+        // A fifth of eight slots for an hour.
+        let stated = u64::from(SLOTS) * 3_600 * PRICE / 5;
         let paid = spent(&town);
         assert!(paid.abs_diff(stated) * 10 <= stated, "{paid} of {stated}");
         if signs {
             assert_eq!(earned(&town, PROVIDER), paid);
         }
     }
+}
+
+#[test]
+fn a_low_floor_makes_no_hold_cheaper_than_the_reserve() {
+    let held_for = |floor_us, millis| {
+        let mut town = Town::new();
+        let lease = leased(&mut town, TokenTerms { floor_us, ..TERMS });
+        town.wait(millis);
+        town.run(BUYER, Command::EndLease { lease }).unwrap();
+        town.run(PROVIDER, Command::StateReady { lease }).unwrap();
+        town.wait(600_000);
+        spent(&town)
+    };
+    let reserve = 30 * PRICE;
+    assert_eq!([0, 1].map(|floor| held_for(floor, 300_000)), [reserve; 2]);
+    // The ten seconds without a floor are not free.
+    assert_eq!(held_for(200_000, 9_900), held_for(0, 9_900));
+    assert!(held_for(200_000, 9_900) > 0);
 }
