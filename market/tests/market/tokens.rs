@@ -265,8 +265,8 @@ fn a_low_floor_makes_no_hold_cheaper_than_the_reserve() {
         town.wait(600_000);
         spent(&town)
     };
-    let reserve = 30 * PRICE;
-    assert_eq!([0, 1].map(|floor| held_for(floor, 300_000)), [reserve; 2]);
+    let reserve = 299 * PRICE / 10;
+    assert_eq!([0, 1].map(|floor| held_for(floor, 299_000)), [reserve; 2]);
     // The ten seconds without a floor are not free.
     assert_eq!(held_for(200_000, 9_900), held_for(0, 9_900));
     assert!(held_for(200_000, 9_900) > 0);
