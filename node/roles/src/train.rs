@@ -186,6 +186,7 @@ impl TrainCore {
             }
             Event::StepWanted => self.on_step_wanted(),
             Event::Answered(answer) => self.on_answered(answer),
+            Event::BatchAnswered => self.on_batch_answered(),
             Event::LeaseEnded(ended) => self.on_lease_ended(ended),
         }
         self.take_actions()

@@ -40,7 +40,7 @@ pub(super) struct LeaseRun {
     has_no_more: bool,
     /// The losses of the steps since the last kept states.
     unkept: Vec<LossBits>,
-    /// The number of answers that are steps or evaluations.
+    /// The number of answered requests: of steps, and of batches of evaluations.
     answered: u64,
     /// What the market holds for it.
     pub(super) escrow: Credits,
@@ -190,6 +190,15 @@ impl TrainCore {
         }
     }
 
+    /// Notes that the provider works, though it has not finished an evaluation.
+    pub(super) fn on_batch_answered(&mut self) {
+        if let Phase::Running(lease) = &mut self.phase
+            && !lease.is_deaf
+        {
+            lease.answered += 1;
+        }
+    }
+
     /// Counts an evaluation with the last kept states. Its loss may be no number: unlike a step's,
     /// it spoils nothing.
     fn take_evaluation(&mut self, answer: &StepAnswer) {
@@ -318,7 +327,9 @@ impl TrainCore {
     /// the lease was over, because the plan expected quicker steps, unless it was far slower than
     /// its ask stated.
     fn blame_provider(&self, lease: &LeaseRun, why: LeaseEndReason) -> Blame {
-        let wanted = lease.end - lease.first + lease.evaluations;
+        let batches = self.spec.evaluation.map_or(0, |it| it.requests);
+        let evaluated = lease.evaluations.saturating_mul(batches);
+        let wanted = (lease.end - lease.first).saturating_add(evaluated);
         let is_slow = lease.answered.saturating_mul(SLOW_SHARE) < wanted;
         if lease.is_malformed {
             return Blame::Banned;

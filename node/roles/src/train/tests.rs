@@ -254,6 +254,46 @@ fn begin_short() -> TrainCore {
     core
 }
 
+/// Answers some of the eight requests of the evaluation with which a lease of twenty steps begins,
+/// which then ends for this reason. Returns how its provider is to blame.
+fn blame_after_batches(answers: u64, why: LeaseEndReason) -> Blame {
+    let (mut core, provider) = (begin_short(), AccountKey([7; 32]));
+    let spec = RunSpec {
+        evaluation: Some(EvaluationSpec {
+            every_steps: 1000,
+            requests: 8,
+        }),
+        ..core.spec
+    };
+    (core, _) = TrainCore::resume(spec, core.past().clone());
+    let job = souk_market::JobId([1; 32]);
+    core.apply(Event::Quoted { job, provider });
+    core.apply(Event::Recorded);
+    for _ in 0..answers {
+        core.apply(Event::BatchAnswered);
+    }
+    let actions = core.apply(Event::LeaseEnded(LeaseEnd {
+        cost: Some(Credits(1)),
+        receipts: Vec::new(),
+        why,
+    }));
+    let blame = actions.iter().find_map(|action| match action {
+        Action::Record(Fact::LeaseOver { blame, .. }) => Some(*blame),
+        _ => None,
+    });
+    blame.expect("the lease is over")
+}
+
+#[test]
+fn each_batch_of_an_evaluation_speaks_for_the_provider() {
+    use LeaseEndReason::{Fault, TimeOver};
+    assert_eq!(blame_after_batches(0, Fault), Blame::NoStep);
+    assert_eq!(blame_after_batches(1, Fault), Blame::Lost);
+    // It was bought for 20 steps and one evaluation of 8 requests, a quarter of which is 7.
+    assert_eq!(blame_after_batches(6, TimeOver), Blame::Lost);
+    assert_eq!(blame_after_batches(7, TimeOver), Blame::Nothing);
+}
+
 /// Does some steps in a lease of twenty, which then ends for this reason. Returns whom the run
 /// avoids from then on.
 fn avoided_after(answers: u64, why: LeaseEndReason, leases: u32) -> Vec<AccountKey> {

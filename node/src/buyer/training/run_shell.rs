@@ -197,14 +197,14 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 vec![Event::NotRecorded]
             }
             Input::Quoted(job, quoted) => vec![self.on_quoted(job, *quoted)],
-            Input::Answered(answer) => self.on_answered(answer).into_iter().collect(),
+            Input::Answered(answer) => vec![self.on_answered(answer)],
             Input::Job(event) => self.on_job_event(&event).into_iter().collect(),
             Input::LeaseEnded(ended) => {
                 let mut events = Vec::new();
                 if let Some(mut lease) = self.lease.take() {
                     // Its last words may wait yet.
                     while let Ok(answer) = lease.answers.try_recv() {
-                        events.extend(self.on_answered(answer));
+                        events.push(self.on_answered(answer));
                     }
                     while let Ok(event) = lease.progress.try_recv() {
                         events.extend(self.on_job_event(&event));
@@ -243,17 +243,20 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         Some(Event::Leased { provider, escrow })
     }
 
-    /// Judges an answer by its form; none if it is one of several of an evaluation.
-    fn on_answered(&mut self, answer: Answer) -> Option<Event> {
+    /// Judges an answer by its form.
+    fn on_answered(&mut self, answer: Answer) -> Event {
         let outputs = answer.confirm_stored();
-        let (answer, states) = self.sent.take_answer(self.run.training, &outputs)?;
+        let judged = self.sent.take_answer(self.run.training, &outputs);
+        let Some((answer, states)) = judged else {
+            return Event::BatchAnswered;
+        };
         if matches!(answer, StepAnswer::NotFinite { .. }) {
             self.forget(outputs.into_values());
         }
         if let Some(states) = states {
             self.answered = states;
         }
-        Some(Event::Answered(answer))
+        Event::Answered(answer)
     }
 
     fn on_lease_ended(&mut self, ended: LeaseOutcome) -> Event {

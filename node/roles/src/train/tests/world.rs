@@ -36,6 +36,9 @@ const STEP_ESCROW: u64 = 5;
 
 const WINDOW: usize = 4;
 
+/// The loss that a provider of [`Style::NotFinite`] claims.
+const NOT_A_NUMBER: LossBits = LossBits(f32::NAN.to_bits());
+
 /// Lives and ends until the world gives up.
 const ENDS_MAX: usize = 200;
 
@@ -49,7 +52,10 @@ struct Lease {
     steps_left: u64,
     evaluations_left: u64,
     no_more: bool,
+    /// The number of requests done: a step is one, an evaluation several.
     done: u64,
+    /// How many requests of the present evaluation are done.
+    batches_done: u64,
     limit: u64,
     job: JobId,
 }
@@ -273,11 +279,10 @@ impl World {
                 }
                 return;
             }
-            Some(RunRequest::Evaluation { position }) => {
+            Some(request @ RunRequest::Evaluation { position }) => {
                 assert_eq!(position, lease.position, "it follows the steps before it");
-                let loss = held_out_loss(lease.state);
-                let states = None;
-                return self.tell(Event::Answered(StepAnswer::Done { loss, states }));
+                lease.queue.push_front(request);
+                return self.compute_batch(style);
             }
             Some(RunRequest::Step(step)) => step,
         };
@@ -301,16 +306,37 @@ impl World {
                     states: Some(named(from)),
                 }
             }
-            Style::NotFinite if lease.done > 1 => {
+            Style::NotFinite if step.position > self.wish.as_ref().unwrap().from.position => {
                 self.lies += 1;
-                StepAnswer::NotFinite {
-                    loss: LossBits(f32::NAN.to_bits()),
-                }
+                StepAnswer::NotFinite { loss: NOT_A_NUMBER }
             }
             Style::Malformed if step.keep && lease.done > 2 => {
                 self.lies += 1;
                 StepAnswer::Malformed
             }
+            _ => StepAnswer::Done { loss, states },
+        };
+        self.tell(Event::Answered(answer));
+    }
+
+    /// The provider does a request of an evaluation, the last of which answers it.
+    fn compute_batch(&mut self, style: Style) {
+        let batches = self.spec.evaluation.expect("it evaluates").requests;
+        let lease = self.lease.as_mut().expect("it is at work");
+        lease.done += 1;
+        lease.batches_done += 1;
+        if style == Style::Malformed && lease.done > 2 {
+            self.lies += 1;
+            return self.tell(Event::Answered(StepAnswer::Malformed));
+        }
+        if lease.batches_done < batches {
+            return self.tell(Event::BatchAnswered);
+        }
+        lease.batches_done = 0;
+        lease.queue.pop_front();
+        let (loss, states) = (held_out_loss(lease.state), None);
+        let answer = match style {
+            Style::NotFinite => StepAnswer::NotFinite { loss: NOT_A_NUMBER },
             _ => StepAnswer::Done { loss, states },
         };
         self.tell(Event::Answered(answer));
@@ -325,6 +351,14 @@ impl World {
             receipts: Vec::new(),
             why,
         }));
+        let of_it = |fact: &&Fact| matches!(fact, Fact::LeaseOver { .. });
+        if let Some(Fact::LeaseOver { blame, .. }) = self.queue.iter().rev().find(of_it) {
+            assert!(
+                *blame != Blame::NoStep || lease.done == 0,
+                "it did {} requests",
+                lease.done
+            );
+        }
     }
 
     fn close(&mut self, lease: &Lease) -> u64 {
@@ -426,7 +460,9 @@ impl World {
             "a lease is noted before it is bought"
         );
         let left = wish.budget.map_or(u64::MAX, |budget| budget.0);
-        let escrow = (wish.steps * STEP_ESCROW).min(left);
+        let batches = self.spec.evaluation.map_or(0, |it| it.requests);
+        let requests = wish.steps + wish.evaluations * batches;
+        let escrow = (requests * STEP_ESCROW).min(left);
         self.costs.insert(job, escrow);
         let limit = 1 + self.draw(6);
         self.lease = Some(Lease {
@@ -439,6 +475,7 @@ impl World {
             evaluations_left: wish.evaluations,
             no_more: false,
             done: 0,
+            batches_done: 0,
             limit,
             job,
         });
@@ -510,9 +547,14 @@ impl World {
         let before = |at: &&u64| **at < past.kept.position;
         let at_least = points.iter().filter(before).count();
         let held_out = points.iter().take(past.held_out.len().max(at_least));
+        let claimed = past.held_out.iter().map(|(at, loss)| match loss {
+            // Nobody refutes a loss that is no number, and nothing follows from it.
+            loss if *loss == NOT_A_NUMBER => (*at, held_out_loss(honest_state(*at))),
+            loss => (*at, *loss),
+        });
         let held_out = held_out.map(|at| (*at, held_out_loss(honest_state(*at))));
         assert_eq!(
-            past.held_out,
+            claimed.collect::<Vec<_>>(),
             held_out.collect::<Vec<_>>(),
             "each of them once"
         );
