@@ -310,7 +310,12 @@ impl TrainCore {
         self.actions.push(Action::Quote(wish));
     }
 
+    /// Ends the run. One that has done all its steps is done, though its last evaluation failed.
     fn end_run(&mut self, end: End) {
+        let end = match end {
+            End::NoLease | End::Lost | End::Stopped if self.past.is_done() => End::Done,
+            end => end,
+        };
         self.phase = Phase::Ending(end);
         self.record_fact(Fact::Over { how: end });
         if self.is_journal_lost {

@@ -55,6 +55,9 @@ pub enum StepAnswer {
         /// The loss of the batch, which can be finite if a state is not.
         loss: LossBits,
     },
+    /// The buyer sent only some requests of this evaluation, because the caller stops the run, and
+    /// they are answered. It has no loss.
+    Abandoned,
     /// It is no step: an output is missing, or has another type or shape.
     Malformed,
 }

@@ -54,7 +54,7 @@ pub enum Blame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// All steps are done.
+    /// All steps are done. The last evaluation can be missing: it failed, or the caller stopped it.
     Done,
     /// The caller stopped it.
     Stopped,

@@ -166,7 +166,7 @@ impl TrainCore {
         };
         let position = self.past.kept.position + lease.unkept.len() as u64;
         match answer {
-            StepAnswer::Malformed => self.on_malformed(),
+            StepAnswer::Malformed | StepAnswer::Abandoned => self.on_malformed(),
             StepAnswer::NotFinite { loss } => {
                 if self.is_confirmed(position, Claim::NotFinite(loss)) {
                     let end = End::NotFinite {
@@ -204,6 +204,8 @@ impl TrainCore {
     fn take_evaluation(&mut self, answer: &StepAnswer) {
         let loss = match answer {
             StepAnswer::Malformed => return self.on_malformed(),
+            // The next lease evaluates these states again.
+            StepAnswer::Abandoned => return,
             StepAnswer::NotFinite { loss } | StepAnswer::Done { loss, .. } => *loss,
         };
         let Phase::Running(lease) = &mut self.phase else {

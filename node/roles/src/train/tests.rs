@@ -20,13 +20,15 @@ fn play(mut world: World) -> World {
 
 #[test]
 fn whoever_dies_each_batch_counts_once_and_the_end_is_that_of_the_undisturbed_run() {
-    let (mut kills, mut lives) = (0, 0);
+    let (mut kills, mut lives, mut abandoned) = (0, 0, 0);
     for seed in 0..SEEDS {
         let world = play(World::new(seed, vec![Style::Mortal; 5]));
         assert!(world.is_done(), "seed {seed}: {:?}", world.ends);
         kills += world.deaths;
         lives += world.lives;
+        abandoned += world.abandoned;
     }
+    assert!(abandoned > 20, "{abandoned} evaluations were stopped");
     assert!(kills > 500 && lives > 500, "{kills} deaths, {lives} lives");
 }
 
@@ -157,6 +159,53 @@ fn a_run_that_lacks_only_its_last_evaluation_buys_a_lease_for_it() {
     };
     assert_eq!((wish.steps, wish.evaluations), (0, 1));
     assert_eq!(wish.first, RunRequest::Evaluation { position });
+}
+
+/// Has all steps of a run done but its last evaluation, and applies events while the lease for that
+/// is looked for.
+fn end_without_last_evaluation(events: &[Event]) -> Vec<End> {
+    let mut world = World::new(3, vec![Style::Honest]);
+    world.is_calm = true;
+    world.live();
+    let position = world.steps;
+    let is_last =
+        |fact: &Fact| matches!(fact, Fact::HeldOut { position: at, .. } if *at == position);
+    let end = world.disk.iter().position(is_last).expect("it is the last");
+    let past = Past::from_facts(world.disk[..end].iter().cloned()).unwrap();
+    let settled = Past {
+        open_lease: None,
+        ..past
+    };
+    let (mut core, _) = TrainCore::resume(world.spec, settled);
+    let applied = events.iter().flat_map(|event| core.apply(event.clone()));
+    let ends = applied.filter_map(|action| match action {
+        Action::End(end) => Some(end),
+        _ => None,
+    });
+    ends.collect()
+}
+
+#[test]
+fn a_run_whose_last_evaluation_fails_is_done() {
+    let (job, provider) = (souk_market::JobId([1; 32]), AccountKey([7; 32]));
+    let lost = Event::LeaseEnded(LeaseEnd {
+        cost: Some(Credits(1)),
+        receipts: Vec::new(),
+        why: LeaseEndReason::Fault,
+    });
+    let lease = [
+        Event::Quoted { job, provider },
+        Event::Recorded,
+        lost,
+        Event::Recorded,
+    ];
+    let not_quoted = [Event::NotQuoted, Event::Recorded];
+    let stopped = [Event::Stop, Event::Recorded];
+    assert_eq!(end_without_last_evaluation(&not_quoted), [End::Done]);
+    assert_eq!(end_without_last_evaluation(&stopped), [End::Done]);
+    let lost = [lease.clone(), lease.clone(), lease].concat();
+    let lost = [&lost[..], &[Event::Recorded]].concat();
+    assert_eq!(end_without_last_evaluation(&lost), [End::Done]);
 }
 
 #[test]

@@ -184,6 +184,13 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
     fn on_input(&mut self, input: Input) -> Vec<Event> {
         match input {
             Input::Nothing => Vec::new(),
+            Input::Event(Event::Stop) => {
+                let abandoned = self.sent.abandon_evaluation();
+                [Some(Event::Stop), abandoned.map(Event::Answered)]
+                    .into_iter()
+                    .flatten()
+                    .collect()
+            }
             Input::Event(event) => vec![event],
             Input::Room => match self.sent.take_waiting() {
                 Some(inputs) => {

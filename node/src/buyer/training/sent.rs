@@ -23,7 +23,11 @@ pub(super) struct SentRequests {
 /// What a request is.
 enum RequestKind {
     Step,
-    Batch { is_last: bool },
+    Batch {
+        is_last: bool,
+    },
+    /// The last one sent of an evaluation that the buyer gave up.
+    LastOfAbandoned,
 }
 
 /// The requests that a step or an evaluation is.
@@ -71,6 +75,27 @@ impl SentRequests {
         self.waiting.pop_front()
     }
 
+    /// Gives up the batches of an evaluation that are not sent. Returns the answer to it if all that
+    /// were sent are answered; else the last of these has that answer.
+    pub(super) fn abandon_evaluation(&mut self) -> Option<StepAnswer> {
+        let unsent = self.waiting.len();
+        if unsent == 0 {
+            return None;
+        }
+        self.waiting.clear();
+        self.sent.truncate(self.sent.len() - unsent);
+        match self.sent.back_mut() {
+            Some(last @ RequestKind::Batch { .. }) => {
+                *last = RequestKind::LastOfAbandoned;
+                None
+            }
+            _ => {
+                self.losses.clear();
+                Some(StepAnswer::Abandoned)
+            }
+        }
+    }
+
     /// Judges the outputs of the next request by their form. Returns the answer with the states
     /// that came with it; none if more batches of its evaluation follow.
     pub(super) fn take_answer(
@@ -84,6 +109,10 @@ impl SentRequests {
             return Some((StepAnswer::Malformed, None));
         };
         match (sent, &training.held_out) {
+            (RequestKind::LastOfAbandoned, _) => {
+                self.losses.clear();
+                Some((StepAnswer::Abandoned, None))
+            }
             (RequestKind::Batch { is_last }, Some(held_out)) => {
                 self.losses.push(loss);
                 if !is_last {

@@ -56,6 +56,8 @@ struct Lease {
     done: u64,
     /// How many requests of the present evaluation are done.
     batches_done: u64,
+    /// Whether the caller stopped while the last request was an evaluation.
+    is_abandoned: bool,
     limit: u64,
     job: JobId,
 }
@@ -69,6 +71,8 @@ pub struct World {
     pub lives: u32,
     pub deaths: u32,
     pub lies: u32,
+    /// The evaluations that a stop cut short.
+    pub abandoned: u32,
     pub leases: u32,
     /// The steps sent over all lives.
     pub sent: Vec<Step>,
@@ -151,6 +155,7 @@ impl World {
             lives: 1,
             deaths: 0,
             lies: 0,
+            abandoned: 0,
             leases: 0,
             sent: Vec::new(),
             evaluated: Vec::new(),
@@ -201,6 +206,11 @@ impl World {
                 continue;
             }
             let is_last = self.ends.last() == Some(&End::Done);
+            assert_eq!(
+                is_last,
+                self.core.past().is_done(),
+                "whoever has all steps is done"
+            );
             let spent = self.core.past().spent.0 + STEP_ESCROW;
             let is_broke = self.spec.budget.is_some_and(|budget| spent > budget.0);
             if is_last || is_broke || self.is_calm && self.stop_after.is_none() {
@@ -239,6 +249,9 @@ impl World {
     }
 
     fn tell(&mut self, event: Event) {
+        if let Some(lease) = self.lease.as_mut().filter(|_| event == Event::Stop) {
+            lease.is_abandoned |= matches!(lease.queue.back(), Some(RunRequest::Evaluation { .. }));
+        }
         let actions = self.core.apply(event);
         self.carry_out(actions);
     }
@@ -323,6 +336,11 @@ impl World {
     fn compute_batch(&mut self, style: Style) {
         let batches = self.spec.evaluation.expect("it evaluates").requests;
         let lease = self.lease.as_mut().expect("it is at work");
+        if lease.is_abandoned && lease.queue.len() == 1 {
+            lease.queue.pop_front();
+            self.abandoned += 1;
+            return self.tell(Event::Answered(StepAnswer::Abandoned));
+        }
         lease.done += 1;
         lease.batches_done += 1;
         if style == Style::Malformed && lease.done > 2 {
@@ -476,6 +494,7 @@ impl World {
             no_more: false,
             done: 0,
             batches_done: 0,
+            is_abandoned: false,
             limit,
             job,
         });
@@ -560,7 +579,8 @@ impl World {
         );
         if self.is_done() {
             assert_eq!(past.kept.position, self.steps);
-            assert_eq!(past.held_out.len(), points.len());
+            // The last one can fail.
+            assert!(past.held_out.len() + 1 >= points.len());
         }
     }
 }
