@@ -33,6 +33,7 @@ WORDS = {
     "_async": "_sync",
     "async_each": "each",
     "async_in_thread": "in_thread",
+    "async_shielded_in_thread": "in_thread",
     "async_sleep": "sleep",
 }
 
@@ -41,7 +42,7 @@ HEAD = "# Made by sync.py from souk/_async/{name}; not written by hand.\n"
 # What there would be twice.
 TWICE = [
     (re.compile(r"\bIterable\[Inputs\] \| Iterable\[Inputs\]"), "Iterable[Inputs]"),
-    (re.compile(r"^(from collections\.abc import )(.*)$", re.M), None),
+    (re.compile(r"^(from (?:collections\.abc|\.\._twins) import )(.*)$", re.M), None),
 ]
 
 

@@ -64,6 +64,9 @@ pub struct TrainResumeArgs {
     /// Another maximum cost, in credits. It also covers what the run has cost so far.
     #[arg(long, value_name = "CREDITS", allow_negative_numbers = true)]
     pub budget: Option<f64>,
+    /// Stop when standard input closes, as it does when the process that started this one ends.
+    #[arg(long)]
+    pub until_stdin_closes: bool,
 }
 
 /// A run of training, and where its result goes.
@@ -161,6 +164,10 @@ pub struct TrainArgs {
         required_unless_present = "plan"
     )]
     pub out: Option<PathBuf>,
+    /// Stop when standard input closes, as it does when the process that started this one ends.
+    #[arg(long)]
+    #[serde(skip)]
+    pub until_stdin_closes: bool,
     #[command(flatten)]
     pub lease: TrainLeaseArgs,
 }

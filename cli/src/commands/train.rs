@@ -133,7 +133,7 @@ impl PreparedRun<'_> {
             keep_steps: args.keep,
             cancel: cancel.clone(),
         };
-        tokio::spawn(stop_on_request(cancel));
+        tokio::spawn(stop_on_request(cancel, args.until_stdin_closes));
         if output == Output::Text {
             report::describe_training(subject, training)
                 .iter()
@@ -175,10 +175,15 @@ impl PreparedRun<'_> {
 }
 
 /// Passes on what stops the run.
-async fn stop_on_request(cancel: Arc<Notify>) {
+async fn stop_on_request(cancel: Arc<Notify>, until_stdin_closes: bool) {
     let mut stops = stop::Requests::new();
+    // A closed input is one request: the steps under way are kept.
+    let mut is_input_open = until_stdin_closes;
     loop {
-        stops.next().await;
+        match std::mem::take(&mut is_input_open) {
+            true => stops.next_or_stdin_closed().await,
+            false => stops.next().await,
+        }
         show::print_notice("stopping after the steps under way; again to end the lease at once");
         cancel.notify_one();
     }

@@ -327,7 +327,11 @@ impl TrainingReport<'_> {
         let held_out = held_out.map_or_else(String::new, |((_, first), (_, last))| {
             format!("; held-out {first:.4} at first, {last:.4} at last")
         });
-        vec![
+        let missing = self.is_last_held_out_missing().then(|| {
+            "  the last evaluation did not succeed, so the held-out loss at the end is missing"
+                .to_owned()
+        });
+        let mut lines = vec![
             format!(
                 "trained: {}, loss {first:.4} at first, {last:.4} at last{held_out}",
                 format_count(show::to_u64(losses.len()), "step")
@@ -337,7 +341,18 @@ impl TrainingReport<'_> {
                 format_credits(signed),
                 format_count(show::to_u64(receipts.len()), "lease")
             ),
-        ]
+        ];
+        lines.extend(missing);
+        lines
+    }
+
+    /// Returns whether all steps are done, and held-out examples were not evaluated after the last.
+    fn is_last_held_out_missing(&self) -> bool {
+        let steps = self.training.settings.steps;
+        let last = self.result.held_out.last();
+        self.training.held_out.is_some()
+            && show::to_u64(self.result.losses.len()) == steps
+            && last.is_none_or(|(done, _)| *done < steps)
     }
 
     /// Returns all that somebody needs to repeat the run or to check its receipts.

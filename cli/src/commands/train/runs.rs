@@ -118,6 +118,7 @@ pub(super) async fn resume_run(folder: &Path, output: Output, asked: &TrainResum
     if asked.budget.is_some() {
         args.lease.budget = asked.budget;
     }
+    args.until_stdin_closes = asked.until_stdin_closes;
     let (subject, training) = prepare_run(&args, command.unix_seconds)?;
     let limits = lease_limits(&args.lease)?;
     // The result goes to where it is now, if somebody moved its folder.

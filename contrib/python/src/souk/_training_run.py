@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import math
 import os
 import signal
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 from ._binary import find_binary
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 
 # How long a run may take for the steps under way once it is stopped.
 _STOP_SECONDS = 60.0
+
+# How long it may take to end its lease once it is asked again.
+_END_SECONDS = 30.0
+
+# So many lines of what it says to people are remembered.
+_LAST_WORDS = 20
 
 PathText: TypeAlias = "str | PathLike[str]"
 
@@ -128,23 +136,33 @@ def arguments(options: Mapping[str, object]) -> list[str]:
 
 
 class TrainingRun:
-    """The process of a run."""
+    """The process of a run. It ends with Python, however Python ends."""
 
     def __init__(self, folder: Path, words: Sequence[str], binary: PathText | None) -> None:
         command = [str(find_binary(binary)), "--dir", str(folder), "--output", "jsonl", "train"]
         try:
             self._process = subprocess.Popen(
-                [*command, *words],
-                stdin=subprocess.DEVNULL,
+                [*command, *words, "--until-stdin-closes"],
+                # It closes when Python is killed, and the run stops.
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                # Ctrl-C reaches Python alone: for the run it would be a second request to stop.
+                start_new_session=True,
             )
         except OSError as error:
             raise TrainingFailed(f"souk cannot be started: {error}") from error
-        # What was said and not asked for; None is the end.
-        self._said: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._told: list[dict[str, Any]] = []
+        self._last_words: deque[bytes] = deque(maxlen=_LAST_WORDS)
+        self._is_over = False
+        self._news = threading.Condition()
+        self._is_interrupted = False
+        atexit.register(self.stop)
         # A run must not wait for somebody who reads.
-        threading.Thread(target=self._listen, daemon=True).start()
+        listener = threading.Thread(target=self._listen, daemon=True)
+        self._notices = threading.Thread(target=self._keep_notices, daemon=True)
+        self._notices.start()
+        listener.start()
 
     def _listen(self) -> None:
         if self._process.stdout is None:
@@ -153,28 +171,59 @@ class TrainingRun:
             with suppress(ValueError):
                 told = json.loads(line)
                 if isinstance(told, dict):
-                    self._said.put(cast("dict[str, Any]", told))
+                    with self._news:
+                        self._told.append(cast("dict[str, Any]", told))
+                        self._news.notify_all()
         self._process.wait()
-        self._said.put(None)
+        self._notices.join()
+        with self._news:
+            self._is_over = True
+            self._news.notify_all()
+        atexit.unregister(self.stop)
 
-    def read(self) -> dict[str, Any] | None:
-        """The next line: a step, an evaluation, the report or an error; None after the last."""
-        told = self._said.get()
-        if told is None:
-            # Whoever asks again gets the same answer.
-            self._said.put(None)
-        return told
+    def _keep_notices(self) -> None:
+        if self._process.stderr is None:
+            raise AssertionError("it was started with a pipe")
+        self._last_words.extend(iter(self._process.stderr.readline, b""))
+
+    def read(self, place: int) -> dict[str, Any] | None:
+        """The line at a place, from 0, once it is there; None after the last.
+
+        A line is a step, an evaluation, the report or an error.
+        """
+        with self._news:
+            self._news.wait_for(lambda: self._is_over or place < len(self._told))
+            return self._told[place] if place < len(self._told) else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the process; None while it runs."""
+        return self._process.poll()
+
+    @property
+    def last_words(self) -> str:
+        """The last lines that it wrote for people."""
+        return b"".join(self._last_words).decode(errors="replace").strip()
+
+    def interrupt(self) -> None:
+        """Ask it once to stop after the steps under way, and do not wait."""
+        if not self._is_interrupted and self._process.poll() is None:
+            self._is_interrupted = True
+            self._process.send_signal(signal.SIGINT)
 
     def stop(self) -> None:
         """Stop after the steps under way, which are kept and paid; at once if that takes long."""
-        if self._process.poll() is not None:
-            return
-        self._process.send_signal(signal.SIGINT)
-        try:
+        self.interrupt()
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            return
+        # The second request ends the lease at once.
+        self._process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+            return
+        self._process.kill()
+        self._process.wait()
 
 
 def step_of(told: Mapping[str, Any]) -> TrainingStep:
@@ -182,10 +231,15 @@ def step_of(told: Mapping[str, Any]) -> TrainingStep:
     return TrainingStep(
         step=int(told["step"]),
         steps=int(told["steps"]),
-        loss=told.get("loss"),
-        held_out_loss=told.get("held_out_loss"),
+        loss=_number(told["loss"]) if "loss" in told else None,
+        held_out_loss=_number(told["held_out_loss"]) if "held_out_loss" in told else None,
         spent_max=Credits(int(told["spent_micro_max"])),
     )
+
+
+def _number(told: float | None) -> float:
+    """A number, of which JSON writes `null` if it is infinite or none."""
+    return math.nan if told is None else float(told)
 
 
 def result_of(told: Mapping[str, Any], out: Path) -> TrainingResult:
@@ -194,18 +248,23 @@ def result_of(told: Mapping[str, Any], out: Path) -> TrainingResult:
     held_out = cast("list[dict[str, Any]]", evaluations.get("losses", []))
     return TrainingResult(
         path=out,
-        losses=tuple(told["losses"]),
-        held_out=tuple((int(one["step"]), one["loss"]) for one in held_out),
+        losses=tuple(_number(loss) for loss in told["losses"]),
+        held_out=tuple((int(one["step"]), _number(one["loss"])) for one in held_out),
         cost=Credits(int(told["spent_micro"])),
         report=told,
     )
 
 
-def failure_of(told: Mapping[str, Any] | None, out: Path) -> TrainingFailed:
+def failure_of(
+    run: TrainingRun, told: Mapping[str, Any] | None, out: Path, steps_done: int
+) -> TrainingFailed:
     """Why a run ended without its result."""
-    cause, hint = "it did not say why", f'client.resume_training("{out}") goes on with it'
+    cause = run.last_words or "it did not say why"
+    hint = f'client.resume_training("{out}") goes on with it'
+    facts: dict[str, Any] = {"kind": None, "exit_code": run.exit_code, "steps_done": steps_done}
     with suppress(KeyError, TypeError):
         error = cast("Mapping[str, Any]", told)["error"]
         cause = str(error["cause"])
+        facts["kind"] = error.get("kind")
         hint = str(error["hint"]) or hint
-    return TrainingFailed(f"training {os.fspath(out)}: {cause}", hint)
+    return TrainingFailed(f"training {os.fspath(out)}: {cause}", hint, facts=facts)

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+import anyio
 import anyio.to_thread
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ def sleep(seconds: float) -> None:
 async def async_in_thread(call: Callable[[Unpack[Given]], Item], *given: Unpack[Given]) -> Item:
     """What a call that waits gives, while others go on."""
     return await anyio.to_thread.run_sync(call, *given)
+
+
+async def async_shielded_in_thread(
+    call: Callable[[Unpack[Given]], Item], *given: Unpack[Given]
+) -> Item:
+    """What a call gives that must be made, and waited for, though one is cancelled."""
+    with anyio.CancelScope(shield=True):
+        return await anyio.to_thread.run_sync(call, *given)
 
 
 def in_thread(call: Callable[[Unpack[Given]], Item], *given: Unpack[Given]) -> Item:

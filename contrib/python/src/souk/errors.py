@@ -313,7 +313,11 @@ class TextServerFailed(SoukError):
 
 
 class TrainingFailed(SoukError):
-    """A run of training did not begin, or ended before its result was there."""
+    """A run of training did not begin, or ended before its result was there.
+
+    Of one that began, `facts` has `kind` (what `souk train` calls the failure, or None),
+    `exit_code` and `steps_done`.
+    """
 
     code = "training_failed"
 

@@ -5,7 +5,7 @@
 
 use souk_market::{Credits, JobId, Millis};
 use souk_roles::job::attempt_id;
-use souk_roles::train::{Blame, EvaluationSpec, Fact, Past, Payer, RunSpec, TrainCore};
+use souk_roles::train::{Action, Blame, EvaluationSpec, Fact, Past, Payer, RunSpec, TrainCore};
 
 use super::journal::{RunJournal, RunJournalError};
 use super::run::{TrainingEvent, TrainingResult, TrainingRun};
@@ -56,10 +56,13 @@ impl TrainingRun<'_> {
     /// # Errors
     /// [`QuoteError`]: no plan fits.
     pub async fn quote(&self) -> Result<Quote, QuoteError> {
-        let spec = self.spec();
-        let evaluation = spec.evaluation.map_or(0, |it| it.requests);
-        let requests_max = spec.lease_steps_max.saturating_add(evaluation);
-        let requests = self.training.request_count().min(requests_max);
+        let (_, actions) = TrainCore::begin(self.spec(), self.begin_fact(String::new()));
+        let first = actions.iter().find_map(|action| match action {
+            Action::Quote(wish) => Some((wish.steps, wish.evaluations)),
+            _ => None,
+        });
+        let (steps, evaluations) = first.expect("a run has at least one step");
+        let requests = self.training.count_requests(steps, evaluations);
         let mut inputs = self.training.step_inputs(0);
         inputs.extend(self.training.step.states.clone());
         let job = training_job(self.training, self.limits.clone(), requests, inputs);
@@ -80,26 +83,11 @@ impl TrainingRun<'_> {
     ) -> Result<TrainingResult, TrainingRunError> {
         let spec = self.spec();
         let subject = self.training.subject();
-        let trader = self.buyer.trader();
-        let payer = Payer {
-            market: trader.market(),
-            account: trader.account(),
-        };
+        let payer = self.payer();
         let (core, actions, states) = match journal.past().cloned() {
             None => {
                 let states = self.training.step.states.clone();
-                let began = Fact::Began {
-                    subject,
-                    payer,
-                    steps: self.training.settings.steps,
-                    states: states
-                        .iter()
-                        .map(|(name, it)| (name.clone(), it.id()))
-                        .collect(),
-                    command,
-                    at: Millis(souk_folder::clock::unix_ms()),
-                };
-                let (core, actions) = TrainCore::begin(spec, began);
+                let (core, actions) = TrainCore::begin(spec, self.begin_fact(command));
                 (core, actions, states)
             }
             Some(past) => {
@@ -145,6 +133,27 @@ impl TrainingRun<'_> {
         past.apply(settled)
             .expect("the end of a lease follows from any fact");
         Ok(past)
+    }
+
+    fn payer(&self) -> Payer {
+        let trader = self.buyer.trader();
+        Payer {
+            market: trader.market(),
+            account: trader.account(),
+        }
+    }
+
+    /// Returns the first fact of a run that begins now.
+    fn begin_fact(&self, command: String) -> Fact {
+        let states = self.training.step.states.iter();
+        Fact::Began {
+            subject: self.training.subject(),
+            payer: self.payer(),
+            steps: self.training.settings.steps,
+            states: states.map(|(name, it)| (name.clone(), it.id())).collect(),
+            command,
+            at: Millis(souk_folder::clock::unix_ms()),
+        }
     }
 
     fn spec(&self) -> RunSpec {

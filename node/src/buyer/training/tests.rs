@@ -1,3 +1,7 @@
+use souk_roles::train::{RunRequest, StepAnswer};
+use souk_scheduler::gradient::step_graph;
+
+use super::sent::{SentRequests, to_requests};
 use super::*;
 
 #[test]
@@ -187,4 +191,38 @@ fn a_batch_of_counted_labels_is_filled_up_with_rows_that_do_not_count() {
     assert_eq!(last["labels"].to_vec::<i64>().unwrap(), [-100, 4, -1, -1]);
     // Three labels count in the first batch and one in the second.
     assert_eq!(cut.combine_losses(&[1.0, 5.0]), 2.0);
+}
+
+#[test]
+fn an_abandoned_evaluation_sends_no_more_batches_and_has_no_loss() {
+    let some = |count| data(&[count, 1, 8, 8], vec![1; count]);
+    let training = prepare_with(some(4), settings(2), Some(some(6))).unwrap();
+    let evaluation = RunRequest::Evaluation { position: 0 };
+    let loss = Tensor::from_vec([1], vec![0.5_f32]).unwrap();
+    let outputs = BTreeMap::from([(step_graph::LOSS.to_owned(), loss)]);
+    let begin = || {
+        let mut sent = SentRequests::default();
+        let requests = to_requests(&training, evaluation);
+        assert_eq!(requests.len(), 3);
+        sent.begin(requests, evaluation);
+        sent
+    };
+    // The batch under way is answered first.
+    let mut sent = begin();
+    assert_eq!(sent.abandon_evaluation(), None);
+    assert!(sent.take_waiting().is_none());
+    let (answer, _) = sent.take_answer(&training, &outputs).unwrap();
+    assert_eq!(answer, StepAnswer::Abandoned);
+    // All that were sent are answered.
+    let mut sent = begin();
+    assert!(sent.take_answer(&training, &outputs).is_none());
+    assert_eq!(sent.abandon_evaluation(), Some(StepAnswer::Abandoned));
+    assert!(sent.take_waiting().is_none());
+    // All are sent, so it is not abandoned.
+    let mut sent = begin();
+    while sent.take_waiting().is_some() {}
+    assert_eq!(sent.abandon_evaluation(), None);
+    let mut answers = (0..3).map(|_| sent.take_answer(&training, &outputs));
+    let last = answers.by_ref().last().flatten().unwrap();
+    assert!(matches!(last.0, StepAnswer::Done { .. }));
 }

@@ -38,7 +38,7 @@ from .._plan import Plan, plan_of
 from .._table import Table
 from .._text_server import TextServer
 from .._training_run import PathText, TrainingRun, TrainOptions, arguments
-from .._twins import async_each, async_in_thread
+from .._twins import async_each, async_in_thread, async_shielded_in_thread
 from .._updates import Parser, Update, update_of
 from .._wire import begun, job_path, limited, may_pass, quoted
 from ..errors import GatewayUnreachable, InputRefused, NotFound, SoukError, TextServerFailed
@@ -99,11 +99,15 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close all connections, and stop the servers and runs of training that it started."""
-        await self._transport.aclose()
+        for training in self._trainings:
+            training.interrupt()
         while self._trainings:
-            await self._trainings.pop().stop()
+            await self._trainings[-1].stop()
+            self._trainings.pop()
         while self._servers:
-            await async_in_thread(self._servers.pop().close)
+            await async_shielded_in_thread(self._servers[-1].close)
+            self._servers.pop()
+        await self._transport.aclose()
 
     async def __aenter__(self) -> Self:
         return self

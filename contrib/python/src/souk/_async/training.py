@@ -14,7 +14,7 @@ from .._training_run import (
     result_of,
     step_of,
 )
-from .._twins import async_in_thread
+from .._twins import async_in_thread, async_shielded_in_thread
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,6 +32,7 @@ class AsyncTraining:
     def __init__(self, run: TrainingRun, out: Path) -> None:
         self._run = run
         self._last: Mapping[str, Any] | None = None
+        self._looked_at = 0
         self.path = out
         """Where the result will be."""
         self.steps: list[TrainingStep] = []
@@ -40,9 +41,14 @@ class AsyncTraining:
     async def __aiter__(self) -> AsyncGenerator[TrainingStep]:
         """Each step as it is done, and each evaluation of held-out examples."""
         while True:
-            told = await async_in_thread(self._run.read)
+            place = self._looked_at
+            told = await async_in_thread(self._run.read, place)
             if told is None:
                 return
+            if place != self._looked_at:
+                # Another loop has had it.
+                continue
+            self._looked_at += 1
             if "step" not in told:
                 self._last = told
                 continue
@@ -55,12 +61,19 @@ class AsyncTraining:
         async for _ in self:
             pass
         if self._last is None or "losses" not in self._last:
-            raise failure_of(self._last, self.path)
+            done = max((step.step for step in self.steps), default=0)
+            raise failure_of(self._run, self._last, self.path, done)
         return result_of(self._last, self.path)
 
     async def stop(self) -> None:
         """Stop after the steps under way, which are kept and paid."""
-        await async_in_thread(self._run.stop)
+        # Whoever is cancelled still asks, and waits: nobody else ends what costs credits.
+        self.interrupt()
+        await async_shielded_in_thread(self._run.stop)
+
+    def interrupt(self) -> None:
+        """Ask for a stop after the steps under way, and do not wait for it."""
+        self._run.interrupt()
 
     async def __aenter__(self) -> Self:
         return self

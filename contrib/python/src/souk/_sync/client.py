@@ -99,11 +99,15 @@ class Client:
 
     def close(self) -> None:
         """Close all connections, and stop the servers and runs of training that it started."""
-        self._transport.close()
+        for training in self._trainings:
+            training.interrupt()
         while self._trainings:
-            self._trainings.pop().stop()
+            self._trainings[-1].stop()
+            self._trainings.pop()
         while self._servers:
-            in_thread(self._servers.pop().close)
+            in_thread(self._servers[-1].close)
+            self._servers.pop()
+        self._transport.close()
 
     def __enter__(self) -> Self:
         return self

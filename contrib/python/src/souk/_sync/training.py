@@ -33,6 +33,7 @@ class Training:
     def __init__(self, run: TrainingRun, out: Path) -> None:
         self._run = run
         self._last: Mapping[str, Any] | None = None
+        self._looked_at = 0
         self.path = out
         """Where the result will be."""
         self.steps: list[TrainingStep] = []
@@ -41,9 +42,13 @@ class Training:
     def __iter__(self) -> Generator[TrainingStep]:
         """Each step as it is done, and each evaluation of held-out examples."""
         while True:
-            told = in_thread(self._run.read)
+            place = self._looked_at
+            told = in_thread(self._run.read, place)
             if told is None:
                 return
+            if place != self._looked_at:
+                continue
+            self._looked_at += 1
             if "step" not in told:
                 self._last = told
                 continue
@@ -56,12 +61,18 @@ class Training:
         for _ in self:
             pass
         if self._last is None or "losses" not in self._last:
-            raise failure_of(self._last, self.path)
+            done = max((step.step for step in self.steps), default=0)
+            raise failure_of(self._run, self._last, self.path, done)
         return result_of(self._last, self.path)
 
     def stop(self) -> None:
         """Stop after the steps under way, which are kept and paid."""
+        self.interrupt()
         in_thread(self._run.stop)
+
+    def interrupt(self) -> None:
+        """Ask for a stop after the steps under way, and do not wait for it."""
+        self._run.interrupt()
 
     def __enter__(self) -> Self:
         return self
