@@ -59,7 +59,7 @@ pub async fn run(folder: &Path, output: Output, train: &Train) -> Outcome {
 /// Begins a run, or shows its plan.
 async fn begin_run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
     if !args.plan {
-        let written = train_to_end(folder, output, args).await?;
+        let written = train_to_end(folder, output, args, Lasting::Yes).await?;
         written.show_result(output);
         return Ok(());
     }
@@ -83,6 +83,7 @@ pub(super) async fn train_to_end(
     folder: &Path,
     output: Output,
     args: &TrainArgs,
+    lasting: Lasting,
 ) -> Result<WrittenModel, Failure> {
     let command = runs::RunCommand::new(args);
     let encoded = command.to_json()?;
@@ -99,6 +100,7 @@ pub(super) async fn train_to_end(
         subject,
         training,
         limits: lease_limits(&args.lease)?,
+        lasting,
     };
     let journal = runs::begin_journal(folder, &prepared)?;
     prepared.train_model(folder, output, journal, encoded).await
@@ -111,6 +113,16 @@ struct PreparedRun<'a> {
     subject: Subject,
     training: Training,
     limits: Limits,
+    lasting: Lasting,
+}
+
+/// Whether the market and the files of a run outlive the command, so that it can be resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lasting {
+    Yes,
+    /// The caller ends the run itself, with its market.
+    #[cfg(feature = "generate")]
+    No,
 }
 
 impl PreparedRun<'_> {
@@ -133,7 +145,10 @@ impl PreparedRun<'_> {
             keep_steps: args.keep,
             cancel: cancel.clone(),
         };
-        tokio::spawn(stop_on_request(cancel, args.until_stdin_closes));
+        let is_lasting = self.lasting == Lasting::Yes;
+        if is_lasting {
+            tokio::spawn(stop_on_request(cancel, args.until_stdin_closes));
+        }
         if output == Output::Text {
             report::describe_training(subject, training)
                 .iter()
@@ -153,7 +168,7 @@ impl PreparedRun<'_> {
         let resume = suggested_command::market_command(&resume);
         let written = report.write(self.out).map_err(|mut failure| {
             let note = format!("the states are kept; to write the result: {resume}");
-            failure.notes.push(note);
+            failure.notes.extend(is_lasting.then_some(note));
             failure
         })?;
         let done = result.losses.len() as u64;
@@ -161,7 +176,7 @@ impl PreparedRun<'_> {
         match from_end(result.end, done, training.settings.steps, note) {
             Some(mut failure) => {
                 let is_open = !matches!(failure.kind, Kind::Job) && done > 0;
-                if is_open {
+                if is_open && is_lasting {
                     failure.notes.push(format!("to go on: {resume}"));
                 }
                 Err(failure)

@@ -1,13 +1,14 @@
 //! Finds the runs of training that were begun from the gateway's folder, and builds their JSON for
 //! the API: how each stands, and its losses as a curve.
 
+use std::path::Path;
+
 use serde::Serialize;
 use souk_api::time::format_rfc3339;
-use souk_node::buyer::training::{ListedRun, LossBits, RunState, read_runs};
+use souk_node::buyer::training::{ListedRun, LossBits, RunState, read_runs, read_runs_named};
 use utoipa::ToSchema;
 
 use crate::problem::Problem;
-use crate::state::State;
 
 /// The most points of a curve: as many as a chart can show.
 const CURVE_POINTS: usize = 240;
@@ -98,18 +99,22 @@ impl From<RunState> for TrainingStanding {
     }
 }
 
-/// Returns the runs that were begun from the gateway's folder.
-pub fn all_trainings(state: &State) -> Vec<TrainingView> {
-    read_runs(&state.folder).iter().map(describe_run).collect()
+/// Returns the runs that were begun from the gateway's folder. It reads all their journals: do not
+/// call it on a thread that serves others.
+pub fn all_trainings(folder: &Path) -> Vec<TrainingView> {
+    read_runs(folder).iter().map(describe_run).collect()
 }
 
-/// Returns a run by its name, or by a beginning that no other has.
+/// Returns a run by its name, or by a beginning that no other has. It reads the run's journal: do
+/// not call it on a thread that serves others.
 ///
 /// # Errors
 /// Fails if no run, or more than one, begins so.
-pub fn find_training(state: &State, begins: &str) -> Result<ListedRun, Problem> {
-    let mut runs = read_runs(&state.folder);
-    runs.retain(|run| !begins.is_empty() && run.name.starts_with(begins));
+pub fn find_training(folder: &Path, begins: &str) -> Result<ListedRun, Problem> {
+    let mut runs = match begins {
+        "" => Vec::new(),
+        _ => read_runs_named(folder, begins),
+    };
     match runs.len() {
         1 => Ok(runs.remove(0)),
         0 => {

@@ -25,7 +25,7 @@ pub use error::TrainingError;
 pub use held_out::{HeldOut, HeldOutData};
 pub use journal::{RunJournal, RunJournalError};
 pub use run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
-pub use run_list::{ListedRun, RunState, list_run, read_runs, run_folder};
+pub use run_list::{ListedRun, RunState, list_run, read_runs, read_runs_named, run_folder};
 pub use run_start::TrainingRunError;
 pub use souk_roles::train::{LossBits, Past as RunPast};
 

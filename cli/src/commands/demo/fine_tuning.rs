@@ -54,8 +54,11 @@ pub async fn run_fine_tuning(home: &Path, output: Output) -> Outcome {
     let paths = [&data, &held_out, &adapter].map(|path| path.display().to_string());
     let [data, held_out, out] = &paths;
     if is_text {
-        let command = format!("souk train bundled {data} --eval {held_out} {OPTIONS} -o {out}");
+        let home = home.display();
+        let command =
+            format!("souk --dir {home} train bundled {data} --eval {held_out} {OPTIONS} -o {out}");
         print_line(&format!("training on a device of the market: {command}"));
+        print_line("  (the demo removes this market and its files at its end)");
     }
     let words = [
         "train",
@@ -70,7 +73,7 @@ pub async fn run_fine_tuning(home: &Path, output: Output) -> Outcome {
     let matches = TrainArgs::augment_args(clap::Command::new("train")).try_get_matches_from(words);
     let args = matches.and_then(|matches| TrainArgs::from_arg_matches(&matches));
     let args = args.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
-    let written = train::train_to_end(home, output, &args).await?;
+    let written = train::train_to_end(home, output, &args, train::Lasting::No).await?;
     if is_text {
         written.show_result(output);
         print_line("after: the same questions, with the adapter");

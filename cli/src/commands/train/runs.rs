@@ -15,7 +15,7 @@ use souk_node::buyer::training::{
 use souk_node::market::Credits;
 
 use super::failures::from_run_journal;
-use super::{PreparedRun, lease_limits, prepare_run};
+use super::{Lasting, PreparedRun, lease_limits, prepare_run};
 use crate::args::{Output, TrainArgs, TrainResumeArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, Table, format_credits};
@@ -133,6 +133,7 @@ pub(super) async fn resume_run(folder: &Path, output: Output, asked: &TrainResum
         subject,
         training,
         limits,
+        lasting: Lasting::Yes,
     };
     let command = String::new();
     let written = prepared.train_model(folder, output, journal, command);

@@ -3,6 +3,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
+use tokio::task::spawn_blocking;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -32,13 +33,10 @@ async fn list(
     };
     let key = |run: &TrainingView| (std::cmp::Reverse(run.begun_ms), run.id.clone());
     let write = |(begun, id): &(std::cmp::Reverse<u64>, String)| format!("{}.{id}", begun.0);
-    Page::from_sorted(
-        training_view::all_trainings(&state),
-        key,
-        &paging,
-        parse,
-        write,
-    )
+    let folder = state.folder.clone();
+    let all = spawn_blocking(move || training_view::all_trainings(&folder)).await;
+    let all = all.map_err(Problem::unexpected_failure)?;
+    Page::from_sorted(all, key, &paging, parse, write)
 }
 
 /// One run of training, with its losses as a curve.
@@ -49,8 +47,12 @@ async fn training(
     State(state): State<SharedState>,
     Path(id): Path<String>,
 ) -> Result<Json<TrainingDetail>, Problem> {
-    let run = training_view::find_training(&state, &id)?;
-    Ok(Json(training_view::describe_detail(&run)))
+    let folder = state.folder.clone();
+    let detail = spawn_blocking(move || {
+        let run = training_view::find_training(&folder, &id)?;
+        Ok(Json(training_view::describe_detail(&run)))
+    });
+    detail.await.map_err(Problem::unexpected_failure)?
 }
 
 /// The loss of each step that counts, the first one first.
@@ -62,8 +64,12 @@ async fn losses(
     Path(id): Path<String>,
     Parameters(paging): Parameters<Paging>,
 ) -> Result<Page<LossPoint>, Problem> {
-    let run = training_view::find_training(&state, &id)?;
+    let folder = state.folder.clone();
+    let losses = spawn_blocking(move || {
+        let run = training_view::find_training(&folder, &id)?;
+        Ok(training_view::step_losses(&run))
+    });
+    let losses = losses.await.map_err(Problem::unexpected_failure)??;
     let parse = |text: &str| text.parse().ok();
-    let losses = training_view::step_losses(&run);
     Page::from_sorted(losses, |point| point.step, &paging, parse, u64::to_string)
 }

@@ -8,6 +8,7 @@ import { html, useLayoutEffect, useRef, useState } from './view.js';
  * @typedef {'line' | 'asks' | 'bids' | 'bars' | 'candles'} Kind
  * @typedef {{label: string, kind: Kind, tone: string, values: (number | null)[],
  *            candles?: {open: number[], high: number[], low: number[], close: number[]}}} Series
+ * A null is no point; a NaN is a point that is no number, and breaks a line.
  * `asks` hold from their price upwards, `bids` downwards; `bars` stand on each other.
  * @typedef {{xs: number[], xRange: [number, number], step?: number, isTime: boolean,
  *            x: (value: number) => string, y: (value: number) => string, series: Series[]}} Drawing
@@ -58,7 +59,7 @@ function yRange(series) {
     const room = Math.max((high - low) * 0.15, high * 0.02, 1e-9);
     return [Math.max(0, low - room), high + room];
   }
-  const tops = series.flatMap((it) => it.values.map((value, place) => (value ?? 0) + it.low[place]));
+  const tops = series.flatMap((it) => it.values.map((value, place) => (value || 0) + it.low[place]));
   return [0, Math.max(...tops) * 1.15 || 1];
 }
 
@@ -77,8 +78,13 @@ function paths(it, drawing, x, y) {
     }).join('') };
     case 'candles': return candlePaths(it.candles, drawing.xs, Math.min(20, Math.max(3, wide)), x, y);
     case 'line': {
-      const line = known.map((one, place) => `${place ? 'L' : 'M'}${x(one.at)} ${y(one.value)}`).join('');
-      return { line: known.length > 1 ? line : `${line}h3` };
+      const isNumber = (/** @type {number} */ place) => place in known && !Number.isNaN(known[place].value);
+      const line = known.map((one, place) => {
+        if (!isNumber(place)) return '';
+        const at = `${isNumber(place - 1) ? 'L' : 'M'}${x(one.at)} ${y(one.value)}`;
+        return isNumber(place - 1) || isNumber(place + 1) ? at : `${at}h3`;
+      }).join('');
+      return line ? { line } : null;
     }
     default: {
       const all = it.kind === 'bids' ? known.toReversed() : known;

@@ -1,6 +1,6 @@
 // The runs of training that were begun from this folder, and how their losses fall.
 
-import { html, useMemo } from './view.js';
+import { html, useEffect, useMemo, useState } from './view.js';
 import { Chart } from './chart.js';
 import { useAnswer } from './known.js';
 import { Empty, Facts, Panel, Shown } from './parts.js';
@@ -9,8 +9,24 @@ import * as words from './words.js';
 
 const PAGE = 100;
 
-/** A run keeps its steps now and then, and tells nobody: it is looked at so often. */
+/** A run keeps its steps now and then, and tells nobody: while one is at work, it is looked at so often. */
 const PERIOD = 2_000;
+
+/** How often the list is asked for if no run is at work. */
+const IDLE_PERIOD = 15_000;
+
+/**
+ * An answer that is asked anew while a run in it is at work.
+ * @param {string} path @param {(is: any) => boolean} isAtWork @param {number} idle
+ */
+function useWorking(path, isAtWork, idle) {
+  const [every, setEvery] = useState(PERIOD);
+  const answer = useAnswer(path, { every });
+  useEffect(() => {
+    if (answer.is) setEvery(isAtWork(answer.is) ? PERIOD : idle);
+  }, [answer.is]);
+  return answer;
+}
 
 export function Training({ path }) {
   return path[0] ? html`<${One} key=${path[0]} id=${path[0]} />` : html`<${List} />`;
@@ -24,7 +40,8 @@ function State({ state }) {
 }
 
 function List() {
-  const answer = useAnswer(`/v1/trainings?limit=${PAGE}`, { every: PERIOD });
+  const answer = useWorking(`/v1/trainings?limit=${PAGE}`,
+    (is) => is.items.some((/** @type {any} */ it) => it.state === 'running'), IDLE_PERIOD);
   return html`<h1>Training</h1><${Shown} answer=${answer}>${(is) => (is.items.length === 0
     ? html`<${Empty}>No run of training yet. Type ${' '}<code>souk train MODEL data.jsonl --eval
         held.jsonl -o tuned/</code>.<//>`
@@ -50,7 +67,7 @@ function Runs({ runs }) {
 }
 
 function One({ id }) {
-  const answer = useAnswer(`/v1/trainings/${id}`, { every: PERIOD });
+  const answer = useWorking(`/v1/trainings/${id}`, (is) => is.state === 'running', 0);
   return html`<h1>Training <code>${id}</code></h1><${Shown} answer=${answer}>${(is) => html`
     <${Panel} title=${`${words.count(is.steps_done)} of ${words.counted(is.steps, 'step')}`}
       aside=${html`<${State} state=${is.state} />`}>
@@ -85,7 +102,8 @@ function drawingOf(is) {
   const xs = [...new Set([...is.curve, ...is.held_out].map((it) => it.step))].sort((a, b) => a - b);
   /** @param {{step: number, loss: number | null}[]} points */
   const along = (points) => {
-    const known = new Map(points.map((it) => [it.step, it.loss]));
+    // A loss that is no number breaks the line; a step without a point does not.
+    const known = new Map(points.map((it) => [it.step, it.loss ?? NaN]));
     return xs.map((step) => known.get(step) ?? null);
   };
   /** @type {import('./chart.js').Series[]} */

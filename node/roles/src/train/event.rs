@@ -27,8 +27,8 @@ pub enum Event {
     StepWanted,
     /// The answer to the next step or evaluation of the present lease, in their order.
     Answered(StepAnswer),
-    /// One request of the oldest evaluation under way is answered, and more of them follow. Its last
-    /// one is [`Event::Answered`].
+    /// One request of the oldest evaluation under way is answered, and more of them follow. Its
+    /// last one is [`Event::Answered`].
     BatchAnswered,
     /// The present lease is over.
     LeaseEnded(LeaseEnd),

@@ -138,10 +138,19 @@ pub fn list_run(market: &Path, run: &Path) -> Result<(), RunJournalError> {
 /// which nothing is left, or nothing that can be read.
 #[must_use]
 pub fn read_runs(market: &Path) -> Vec<ListedRun> {
+    read_runs_named(market, "")
+}
+
+/// Reads the runs whose names begin so, as [`read_runs`] does. It opens no journal of another run.
+#[must_use]
+pub fn read_runs_named(market: &Path, begins: &str) -> Vec<ListedRun> {
     let entries = fs::read_dir(market.join(LIST_FOLDER));
     let entries = entries.into_iter().flatten().flatten();
     let runs = entries.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
+        if !name.starts_with(begins) {
+            return None;
+        }
         let folder = PathBuf::from(fs::read_to_string(entry.path()).ok()?);
         let past = RunJournal::read(&folder).ok()?;
         Some(ListedRun { name, folder, past })

@@ -75,8 +75,8 @@ impl SentRequests {
         self.waiting.pop_front()
     }
 
-    /// Gives up the batches of an evaluation that are not sent. Returns the answer to it if all that
-    /// were sent are answered; else the last of these has that answer.
+    /// Gives up the batches of an evaluation that are not sent. Returns the answer to it if all
+    /// that were sent are answered; else the last of these has that answer.
     pub(super) fn abandon_evaluation(&mut self) -> Option<StepAnswer> {
         let unsent = self.waiting.len();
         if unsent == 0 {
