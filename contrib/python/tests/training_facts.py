@@ -86,5 +86,10 @@ def a_stopped_run_goes_on_later(net: souk.Testnet, digits: Digits, moved: Path) 
 
 def what_cannot_be_trained_says_why(net: souk.Testnet, digits: Digits, tmp_path: Path) -> None:
     with pytest.raises(souk.TrainingFailed) as failed:
+        net.train("bundled", tmp_path / "none.jsonl", out=tmp_path / "out").result()
+    assert str(tmp_path / "none.jsonl") in failed.value.detail
+    assert failed.value.facts == {"kind": "input", "exit_code": 3, "steps_done": 0}
+    with pytest.raises(souk.TrainingFailed) as failed:
         net.train(digits.model, tmp_path / "none.jsonl", out=tmp_path / "out").result()
-    assert failed.value.hint
+    assert "not a GGUF file" in failed.value.detail
+    assert "config.json" in failed.value.hint
