@@ -118,7 +118,7 @@ TrainingRun(Path({str(tmp_path)!r}), [], {str(tmp_path / "souk")!r}).read(0)
 def a_run_hears_no_interrupt_of_its_terminal(tmp_path: Path) -> None:
     run = begin(tmp_path)
     run.read(0)
-    assert os.getpgid(run._process.pid) != os.getpgid(0)
+    assert os.getpgid(run.pid) != os.getpgid(0)
     run.stop()
     assert requests(tmp_path) == ["interrupt"]
 

@@ -196,6 +196,11 @@ class TrainingRun:
             return self._told[place] if place < len(self._told) else None
 
     @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    @property
     def exit_code(self) -> int | None:
         """The exit code of the process; None while it runs."""
         return self._process.poll()
