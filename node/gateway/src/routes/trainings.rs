@@ -50,7 +50,7 @@ async fn training(
     let folder = state.folder.clone();
     let detail = spawn_blocking(move || {
         let run = training_view::find_training(&folder, &id)?;
-        Ok(Json(training_view::describe_detail(&run)))
+        Ok::<_, Problem>(Json(training_view::describe_detail(&run)))
     });
     detail.await.map_err(Problem::unexpected_failure)?
 }
@@ -67,7 +67,7 @@ async fn losses(
     let folder = state.folder.clone();
     let losses = spawn_blocking(move || {
         let run = training_view::find_training(&folder, &id)?;
-        Ok(training_view::step_losses(&run))
+        Ok::<_, Problem>(training_view::step_losses(&run))
     });
     let losses = losses.await.map_err(Problem::unexpected_failure)??;
     let parse = |text: &str| text.parse().ok();
