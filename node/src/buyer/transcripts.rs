@@ -1,13 +1,17 @@
 //! Keeps what a buyer's tabs said, if it wants to audit its providers later: a file for each tab,
 //! in a folder that only its owner can read, the newest so many.
 //!
+//! A provider cannot tell which answers of a long tab are kept: they are drawn.
+//!
 //! A transcript has the tab's receipt, which both sides signed. The receipt names the answers by
 //! their hash, and not the requests.
 
 use std::fs;
-use std::io::{self, Write};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use souk_folder::clock::unix_ms;
@@ -23,13 +27,16 @@ pub const TRANSCRIPTS_FOLDER: &str = "buyer/transcripts";
 /// The format of a file.
 const TRANSCRIPT_FORMAT: &str = "souk-transcript-1";
 
-/// The most exchanges of one tab that are kept, and the most bytes of their texts: later ones of
-/// the tab are left out.
+/// The most exchanges of one tab that are kept, and the most bytes of their texts. Of more, so many
+/// are drawn.
 const EXCHANGES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
 /// The most bytes of a file: JSON can take six for one.
 const FILE_BYTES_MAX: u64 = 32 << 20;
+
+/// A file that is written since so long ago is written by nobody any more.
+const PARTIAL_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// A request and its answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,9 +93,23 @@ pub(super) struct TabLog(Arc<Mutex<LoggedTab>>);
 #[derive(Debug, Default)]
 struct LoggedTab {
     lease: Option<LeaseId>,
-    exchanges: Vec<TextExchange>,
+    exchanges: Vec<DrawnExchange>,
     answers: Vec<ContentId>,
+    /// The message of the latest answer as the provider hashed it.
+    message: String,
     bytes: usize,
+    /// The least lot of the exchanges that were left out: none with a greater one is kept.
+    lot_end: Option<u64>,
+    lots: RandomState,
+    delivered: u64,
+}
+
+/// An exchange with its lot: those with the least ones are kept.
+#[derive(Debug)]
+struct DrawnExchange {
+    lot: u64,
+    bytes: usize,
+    exchange: TextExchange,
 }
 
 /// The folder of a buyer's transcripts.
@@ -99,8 +120,9 @@ pub struct TranscriptFolder {
 }
 
 impl TabTranscript {
-    /// Checks whether the receipt proves that the provider gave the answers under the model's name:
-    /// its signature, the card, and the hash of all answers.
+    /// Checks whether the receipt proves that the provider gave answers of these hashes under the
+    /// model's name: its signature, the card, and the hash of all answers.
+    /// [`TabTranscript::drop_unnamed`] leaves out the exchanges with other answers.
     ///
     /// # Errors
     /// Why it does not.
@@ -113,12 +135,20 @@ impl TabTranscript {
             return Err(UnsignedText::Other);
         }
         let named = body.outputs.iter().map(|id| ContentId::from_bytes(id.0));
-        let is_of_all = named.eq(transcript(&self.answers));
-        let is_among = |it: &TextExchange| self.answers.contains(&hash_answer(&it.answer));
-        match is_of_all && self.exchanges.iter().all(is_among) {
+        match named.eq(transcript(&self.answers)) {
             true => Ok(()),
             false => Err(UnsignedText::Answers),
         }
+    }
+
+    /// Leaves out the exchanges whose answers are not among those that the receipt names, if it
+    /// names all [`TabTranscript::answers`]. Returns their number.
+    pub fn drop_unnamed(&mut self) -> usize {
+        let before = self.exchanges.len();
+        let answers = &self.answers;
+        let is_named = |it: &TextExchange| answers.contains(&hash_answer(&it.answer));
+        self.exchanges.retain(is_named);
+        before - self.exchanges.len()
     }
 }
 
@@ -134,25 +164,31 @@ impl TabLog {
         self.lock().lease = Some(lease);
     }
 
-    pub(super) fn on_answer(&self, id: ContentId) {
-        self.lock().answers.push(id);
+    /// Notes an answer that arrived, with its message before it is cut.
+    pub(super) fn on_answer(&self, id: ContentId, message: String) {
+        let mut log = self.lock();
+        log.answers.push(id);
+        log.message = message;
     }
 
-    /// Notes a whole answer that was counted.
+    /// Notes that the latest answer is whole and was counted.
     pub(super) fn on_delivered(&self, at: u64, request: &TextRequest, answer: &TextAnswer) {
         let mut log = self.lock();
-        let asked = request.messages.iter().map(|it| it.content.len());
-        let bytes = asked.sum::<usize>() + answer.text.byte_length();
-        let has_room = log.exchanges.len() < EXCHANGES_MAX
-            && log.bytes.saturating_add(bytes) <= TEXT_BYTES_MAX;
-        if has_room && !answer.text.is_empty() {
-            log.bytes += bytes;
-            log.exchanges.push(TextExchange {
+        log.delivered += 1;
+        let lot = log.lots.hash_one(log.delivered);
+        let answer = TextAnswer {
+            message: std::mem::take(&mut log.message),
+            ..answer.clone()
+        };
+        let request = request.clone();
+        log.draw(
+            lot,
+            TextExchange {
                 at,
-                request: request.clone(),
-                answer: answer.clone(),
-            });
-        }
+                request,
+                answer,
+            },
+        );
     }
 
     /// Takes the transcript of the tab that ended; none if it has no text.
@@ -168,7 +204,7 @@ impl TabLog {
             model: model.to_owned(),
             provider,
             lease: log.lease,
-            exchanges: log.exchanges,
+            exchanges: log.exchanges.into_iter().map(|it| it.exchange).collect(),
             answers: log.answers,
             receipt,
         })
@@ -176,6 +212,36 @@ impl TabLog {
 
     fn lock(&self) -> MutexGuard<'_, LoggedTab> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LoggedTab {
+    /// Keeps an exchange if its lot is among the least ones, and leaves out others for it.
+    fn draw(&mut self, lot: u64, exchange: TextExchange) {
+        let TextExchange {
+            request, answer, ..
+        } = &exchange;
+        let asked = request.messages.iter().map(|it| it.content.len());
+        let bytes = asked.sum::<usize>() + answer.text.byte_length() + answer.message.len();
+        let is_late = self.lot_end.is_some_and(|end| lot >= end);
+        if answer.text.is_empty() || bytes > TEXT_BYTES_MAX || is_late {
+            return;
+        }
+        self.bytes += bytes;
+        self.exchanges.push(DrawnExchange {
+            lot,
+            bytes,
+            exchange,
+        });
+        while self.exchanges.len() > EXCHANGES_MAX || self.bytes > TEXT_BYTES_MAX {
+            let lots = self.exchanges.iter().enumerate();
+            let Some((at, _)) = lots.max_by_key(|(_, it)| it.lot) else {
+                return;
+            };
+            let left_out = self.exchanges.remove(at);
+            self.bytes -= left_out.bytes;
+            self.lot_end = Some(left_out.lot);
+        }
     }
 }
 
@@ -187,6 +253,7 @@ impl TranscriptFolder {
     pub fn open(market: &Path, most: usize) -> io::Result<TranscriptFolder> {
         let path = market.join(TRANSCRIPTS_FOLDER);
         create_private_folder(&path)?;
+        remove_partial_files(&path)?;
         Ok(TranscriptFolder { path, most })
     }
 
@@ -229,10 +296,17 @@ pub fn read_transcripts(market: &Path, model: &str) -> io::Result<(Vec<TabTransc
 }
 
 fn read_transcript(path: &Path) -> Option<TabTranscript> {
-    let is_small = fs::metadata(path).ok()?.len() <= FILE_BYTES_MAX;
-    let bytes = is_small.then(|| fs::read(path).ok()).flatten()?;
+    let bytes = read_bounded(path, FILE_BYTES_MAX)?;
     let read: TabTranscript = serde_json::from_slice(&bytes).ok()?;
     (read.format == TRANSCRIPT_FORMAT).then_some(read)
+}
+
+/// Reads a file of so many bytes at most; none if it is larger or cannot be read.
+pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).ok()?;
+    file.take(bytes_max + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= bytes_max).then_some(bytes)
 }
 
 /// Returns the JSON files of a folder by name; none if there is no such folder.
@@ -260,18 +334,48 @@ pub(super) fn create_private_folder(path: &Path) -> io::Result<()> {
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
+    builder.create(path)?;
+    // The folder can be there already, with the mode of somebody's umask.
+    #[cfg(unix)]
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+    Ok(())
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
+/// Writes a file that only its owner can read, whole or not at all, also if the machine fails.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("partial");
+    let written = write_synced(&partial, bytes).and_then(|()| fs::rename(&partial, path));
+    if written.is_err() {
+        // The first error says more.
+        let _ = fs::remove_file(&partial);
+    }
+    written?;
+    fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(&partial)?.write_all(bytes)?;
-    fs::rename(partial, path)
+    let mut file = options.open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Removes what a write that was cut off left in a folder some time ago.
+pub(super) fn remove_partial_files(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        let is_partial = path.extension().is_some_and(|it| it == "partial");
+        let age = entry.metadata().and_then(|it| it.modified());
+        let is_old = age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > PARTIAL_AGE_MAX));
+        if is_partial && is_old {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -323,10 +323,12 @@ impl TextAnswer {
         postcard::to_allocvec(self).expect("plain data in memory always encodes")
     }
 
-    /// Reads an answer that a peer sent; none if it is no answer.
+    /// Reads an answer that a peer sent; none if it is no answer, or is written in another way than
+    /// [`TextAnswer::to_bytes`] writes it. So an answer has one hash only.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<TextAnswer> {
-        postcard::from_bytes(bytes).ok()
+        let read: TextAnswer = postcard::from_bytes(bytes).ok()?;
+        (read.to_bytes() == bytes).then_some(read)
     }
 }
 
@@ -344,6 +346,19 @@ mod tests {
             tokens_max: 16,
             ..TextRequest::default()
         }
+    }
+
+    #[test]
+    fn an_answer_is_read_in_one_form_only() {
+        let answer = TextAnswer {
+            text: AnswerText::default(),
+            finish: Finish::Stop,
+            message: "no".to_owned(),
+        };
+        let mut bytes = answer.to_bytes();
+        assert_eq!(TextAnswer::read(&bytes), Some(answer));
+        bytes.push(0);
+        assert_eq!(TextAnswer::read(&bytes), None);
     }
 
     #[test]

@@ -345,7 +345,8 @@ impl TabShell {
         let answer = match (fetched, &mut self.open) {
             (Ok((mut answer, id)), Some(open)) => {
                 if let Some(log) = &self.log {
-                    log.on_answer(id);
+                    // The provider's hash is that of the whole message.
+                    log.on_answer(id, answer.message.clone());
                 }
                 answer.message = truncate_text(answer.message);
                 let count = answer.count_for(&open.asked.request, open.prompt);

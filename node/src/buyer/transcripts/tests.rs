@@ -40,7 +40,7 @@ fn transcript_of(answers: &[&str]) -> TabTranscript {
     let log = TabLog::default();
     log.on_bought(LeaseId(5));
     for text in answers {
-        log.on_answer(hash_answer(&answer(text)));
+        log.on_answer(hash_answer(&answer(text)), String::new());
         log.on_delivered(1_700_000_000, &request(), &answer(text));
     }
     let ids: Vec<ContentId> = answers.iter().map(|it| hash_answer(&answer(it))).collect();
@@ -90,8 +90,11 @@ fn a_receipt_proves_its_own_answers_and_no_others() {
         change(&mut changed);
         changed.check_signed().unwrap_err()
     };
-    let other = refused(&|it| it.exchanges[0].answer = answer("a plaice"));
-    assert_eq!(other, UnsignedText::Answers);
+    // An answer that the receipt does not name is left out, and the others are not.
+    let mut other = whole.clone();
+    other.exchanges[0].answer = answer("a plaice");
+    assert_eq!((other.check_signed(), other.drop_unnamed()), (Ok(()), 1));
+    assert_eq!(other.exchanges, whole.exchanges[1..]);
     let fewer = refused(&|it| it.answers.truncate(1));
     assert_eq!(fewer, UnsignedText::Answers);
     let provider = AccountKey([3; 32]);
@@ -158,4 +161,83 @@ fn a_tab_keeps_so_much_text_and_no_more() {
     log.on_delivered(0, &request(), &answer(&long));
     log.on_delivered(0, &request(), &answer(""));
     assert_eq!(log.take_transcript(MODEL, provider, None), None);
+}
+
+#[test]
+fn a_long_message_keeps_the_hash_of_its_answer() {
+    let long = TextAnswer {
+        message: "x".repeat(257),
+        ..answer("a place")
+    };
+    let log = TabLog::default();
+    log.on_answer(hash_answer(&long), long.message.clone());
+    // The tab cuts the message for its reader.
+    log.on_delivered(5, &request(), &answer("a place"));
+    let taken = log.take_transcript(MODEL, AccountKey([3; 32]), None);
+    let mut taken = taken.expect("it has a text");
+    assert_eq!(taken.drop_unnamed(), 0);
+    assert_eq!(taken.exchanges[0].answer, long);
+}
+
+fn exchange(at: u64, content: &str) -> TextExchange {
+    TextExchange {
+        at,
+        request: request(),
+        answer: answer(content),
+    }
+}
+
+#[test]
+fn which_answers_of_a_long_tab_are_kept_is_drawn() {
+    let answers = 10 * EXCHANGES_MAX as u64;
+    let log = TabLog::default();
+    for at in 0..answers {
+        log.on_answer(hash_answer(&answer("a place")), String::new());
+        log.on_delivered(at, &request(), &answer("a place"));
+    }
+    let taken = log.take_transcript(MODEL, AccountKey([3; 32]), None);
+    let kept: Vec<u64> = taken.unwrap().exchanges.iter().map(|it| it.at).collect();
+    assert_eq!(kept.len(), EXCHANGES_MAX);
+    assert!(kept.is_sorted());
+    // All of the first half with odds of 2 to the -64.
+    assert!(kept.last() > Some(&(answers / 2)), "{kept:?}");
+}
+
+#[test]
+fn the_least_lots_are_kept_within_the_bytes() {
+    let mut log = LoggedTab::default();
+    let half = "x".repeat(TEXT_BYTES_MAX / 2 - 100);
+    for (lot, at) in [(9, 1), (3, 2), (7, 3), (8, 4), (5, 5)] {
+        log.draw(lot, exchange(at, &half));
+    }
+    let kept = log.exchanges.iter().map(|it| it.exchange.at);
+    assert_eq!(kept.collect::<Vec<_>>(), [2, 5]);
+    assert!(log.bytes <= TEXT_BYTES_MAX);
+    log.draw(1, exchange(6, &"x".repeat(TEXT_BYTES_MAX + 1)));
+    assert_eq!(log.exchanges.len(), 2);
+}
+
+#[test]
+fn an_existing_folder_and_what_a_killed_server_left_are_put_right() {
+    let market = tempfile::tempdir().unwrap();
+    let path = market.path().join(TRANSCRIPTS_FOLDER);
+    fs::create_dir_all(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let [old, new] = ["1.partial", "2.partial"].map(|name| path.join(name));
+    for file in [&old, &new] {
+        fs::write(file, "{").unwrap();
+    }
+    let long_ago = std::time::SystemTime::now() - 2 * PARTIAL_AGE_MAX;
+    let opened = fs::File::options().write(true).open(&old).unwrap();
+    opened.set_modified(long_ago).unwrap();
+    TranscriptFolder::open(market.path(), 2).unwrap();
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+    assert!(!old.exists() && new.exists());
+    let file = path.join("large");
+    fs::write(&file, "1234").unwrap();
+    assert_eq!(read_bounded(&file, 3), None);
+    assert_eq!(read_bounded(&file, 4).as_deref(), Some(&b"1234"[..]));
 }
