@@ -29,6 +29,12 @@ pub enum AuditCommand {
     Run(AuditRunArgs),
     /// List the audits of the texts that this folder's account bought, the newest first.
     List,
+    /// Forget an audit and its evidence: `souk openai` buys again from a provider that it left for
+    /// this one.
+    Forget {
+        /// The id of the audit in `souk audit list`.
+        id: String,
+    },
     /// Check the evidence of an audit offline: the provider's signatures, and with a copy of the
     /// model the readings and the verdict.
     #[cfg(feature = "generate")]
@@ -51,6 +57,10 @@ pub struct AuditRunArgs {
     /// Read only the newest so many transcripts.
     #[arg(long, value_name = "TABS", value_parser = clap::value_parser!(u32).range(1..))]
     pub last: Option<u32>,
+    /// Leave the providers that do not fit even if no provider fits. Without it, souk takes the
+    /// reference for the cause then, and `souk openai` buys from them as before.
+    #[arg(long)]
+    pub leave: bool,
 }
 
 /// The model to read with.

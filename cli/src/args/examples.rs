@@ -321,9 +321,14 @@ const EXAMPLES: &[Example] = &[
         &[
             "souk audit run qwen/qwen3-8b --reference Qwen3-8B",
             "souk --dir bazaar audit run bundled --reference bundled --last 20 --json",
+            "souk audit run qwen/qwen3-8b --reference Qwen3-8B --leave",
         ],
     ),
     ("audit list", &["souk audit list"]),
+    (
+        "audit forget",
+        &["souk audit forget 001764470123456-3c8a9e77"],
+    ),
     #[cfg(feature = "generate")]
     (
         "audit verify",

@@ -20,6 +20,7 @@ use crate::show;
 pub async fn run(folder: &Path, output: Output, args: &AuditArgs) -> Outcome {
     match (&args.command, &args.folder) {
         (Some(AuditCommand::List), _) => results::list(folder, output),
+        (Some(AuditCommand::Forget { id }), _) => results::forget(folder, output, id),
         #[cfg(feature = "generate")]
         (Some(AuditCommand::Run(args)), _) => texts::run(folder, output, args).await,
         #[cfg(feature = "generate")]
@@ -30,7 +31,7 @@ pub async fn run(folder: &Path, output: Output, args: &AuditArgs) -> Outcome {
         (None, None) => Err(Failure::new(
             Kind::Usage,
             "there is nothing to audit",
-            "give a validator's folder, or `run`, `list` or `verify`",
+            "give a validator's folder, or `run`, `list`, `forget` or `verify`",
         )),
     }
 }

@@ -67,7 +67,8 @@ async fn show_offers(folder: &Path, output: Output, model: &str) -> Outcome {
     }
     let listings = offers.iter().map(|offer| &offer.listing);
     let views: Vec<TextOfferView> = listings.map(TextOfferView::from).collect();
-    let audits = read_audits(folder).unwrap_or_default();
+    let (audits, damaged) = read_audits(folder).unwrap_or_default();
+    show::text_offers::print_damaged_audits(damaged);
     let audits = latest_audits(audits).into_values();
     let of_model = audits.filter(|audit| audit.model == model);
     let audits: Vec<AuditResult> = of_model.collect();

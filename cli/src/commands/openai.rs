@@ -69,7 +69,7 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
     if let Some(most) = args.keep_transcripts {
         texts = texts.with_transcripts(open_transcripts(folder, most)?);
     }
-    leave_cheats(folder, &texts);
+    let audits = leave_cheats(folder, &texts);
     let (mut access, key_file) = load_access(folder, args)?;
     // A program that started this server for itself must not hold the keys of everybody else.
     if !args.until_stdin_closes {
@@ -93,7 +93,7 @@ async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outco
     tokio::select! {
         () = listener.serve(market_router(texts.clone(), access)) => {}
         () = follow_changes(keys.as_ref()) => {}
-        () = follow_audits(folder, &texts) => {}
+        () = follow_audits(folder, &texts, audits) => {}
         () = wait_for_stop(&mut requests, args) => {}
     }
     // Open tabs are settled first; the user can cut that wait short with a second signal.
@@ -138,24 +138,32 @@ fn open_transcripts(folder: &Path, most: u32) -> Result<TranscriptFolder, Failur
     })
 }
 
-/// Buys nothing from providers whose answers failed an audit of this folder.
-fn leave_cheats(folder: &Path, texts: &TextRouter) {
+/// Buys nothing from providers whose answers failed an audit of this folder. Returns when the audits
+/// had changed before they were read, so that one which is saved meanwhile is not missed.
+fn leave_cheats(folder: &Path, texts: &TextRouter) -> Option<std::time::SystemTime> {
+    let changed = audits_changed(folder);
     match read_distrusted(folder) {
-        Ok(distrusted) => texts.set_distrusted(distrusted),
+        Ok((distrusted, damaged)) => {
+            show::text_offers::print_damaged_audits(damaged);
+            texts.set_distrusted(distrusted);
+        }
         Err(error) => show::print_notice(&format!("earlier audits are not read: {error}")),
     }
+    changed
+}
+
+/// Returns when the audits of a folder were changed.
+fn audits_changed(folder: &Path) -> Option<std::time::SystemTime> {
+    let folder = std::fs::metadata(folder.join(AUDITS_FOLDER)).ok()?;
+    folder.modified().ok()
 }
 
 /// Follows the audits that are made while the server runs.
-async fn follow_audits(folder: &Path, texts: &TextRouter) {
-    let changed = || std::fs::metadata(folder.join(AUDITS_FOLDER)).and_then(|it| it.modified());
-    let mut seen = changed().ok();
+async fn follow_audits(folder: &Path, texts: &TextRouter, mut seen: Option<std::time::SystemTime>) {
     loop {
         tokio::time::sleep(AUDITS_PERIOD).await;
-        let now = changed().ok();
-        if now != seen {
-            leave_cheats(folder, texts);
-            seen = now;
+        if audits_changed(folder) != seen {
+            seen = leave_cheats(folder, texts);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use souk_api::text_offer::{ModelView, TextOfferView, TokenPrice};
-use souk_node::buyer::audit_results::{AuditResult, Verdict};
+use souk_node::buyer::audit_results::{AUDITS_FOLDER, AuditResult, Verdict};
 
 use super::format_credits;
 use super::table::Table;
@@ -73,6 +73,8 @@ pub fn with_audits(offers: &[TextOfferView], audits: &[AuditResult]) -> Vec<Valu
         let audited = find_audit(audits, offer).map(|audit| {
             json!({
                 "verdict": audit.tally.verdict, "tokens": audit.tally.tokens, "at": audit.at,
+                "answers": audit.answers, "unread": audit.unread_answers(),
+                "leaves": audit.leaves,
             })
         });
         super::with(json!(offer), [("audited", json!(audited))])
@@ -83,6 +85,17 @@ pub fn with_audits(offers: &[TextOfferView], audits: &[AuditResult]) -> Vec<Valu
 fn find_audit<'a>(audits: &'a [AuditResult], offer: &TextOfferView) -> Option<&'a AuditResult> {
     let is_of_it = |audit: &&AuditResult| audit.provider.to_string() == offer.provider;
     audits.iter().find(is_of_it)
+}
+
+/// Says that files are no results of audits. A verdict that is lost must not be so in silence.
+pub fn print_damaged_audits(damaged: usize) {
+    if damaged > 0 {
+        let files = super::format_count(super::to_u64(damaged), "file");
+        super::print_notice(&format!(
+            "{files} of {AUDITS_FOLDER} cannot be read, and what they said is left out: audit the \
+             providers again"
+        ));
+    }
 }
 
 /// Describes how far an audit came, such as `41k tokens, fits`.
@@ -96,7 +109,14 @@ pub fn describe_tally(audit: &AuditResult) -> String {
         Verdict::DoesNotFit => "does not fit",
         Verdict::NotEnough => "not enough",
     };
-    format!("{tokens} tokens, {verdict}")
+    let all = audit.answers + audit.unread_answers();
+    match audit.unread_answers() {
+        0 => format!("{tokens} tokens, {verdict}"),
+        unread => format!(
+            "{tokens} tokens, {verdict}, {} % unread",
+            unread * 100 / all
+        ),
+    }
 }
 
 /// Formats the prices of a million tokens, in credits.

@@ -107,6 +107,42 @@ fn audit_of<'a>(audits: &'a Value, seller: &Seller) -> &'a Value {
     found.unwrap_or_else(|| panic!("no audit of {account}: {audits:?}"))
 }
 
+/// Audits one provider alone, whose transcripts stay, and forgets the audit again.
+fn leave_to_itself(market: &Market, seller: &Seller) {
+    let aside = market.folder().join("aside");
+    fs::create_dir_all(&aside).expect("a folder is made");
+    let account = seller.account().to_string();
+    let of_others: Vec<PathBuf> = transcripts(market)
+        .into_iter()
+        .filter(|path| {
+            let text = fs::read_to_string(path).expect("a transcript");
+            let read: Value = serde_json::from_str(&text).expect("JSON");
+            read["provider"] != account.as_str()
+        })
+        .collect();
+    let moved = |path: &PathBuf| aside.join(path.file_name().expect("a file"));
+    for path in &of_others {
+        fs::rename(path, moved(path)).expect("a file is moved");
+    }
+    let alone = market
+        .souk(&["audit", "run", MODEL, "--reference", "bundled"])
+        .done();
+    let alone = audit_of(&alone, seller).clone();
+    assert_eq!(alone["tally"]["verdict"], "does_not_fit", "{alone}");
+    assert_eq!(alone["leaves"], false, "{alone}");
+    let path = PathBuf::from(alone["evidence"].as_str().expect("a path"));
+    let id = path
+        .file_stem()
+        .expect("a name")
+        .to_string_lossy()
+        .into_owned();
+    market.souk(&["audit", "forget", &id]).done();
+    assert_eq!(market.souk(&["audit", "forget", &id]).code, 3);
+    for path in &of_others {
+        fs::rename(moved(path), path).expect("a file is moved back");
+    }
+}
+
 #[test]
 fn a_cheaper_version_under_the_same_name_is_named_and_left() {
     let market = Market::up();
@@ -125,6 +161,9 @@ fn a_cheaper_version_under_the_same_name_is_named_and_left() {
         let mode = fs::metadata(&path).expect("a file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{}", path.display());
     }
+
+    // If nobody else is judged, the reference can be the cause, so the cheat is not left yet.
+    leave_to_itself(&market, &cheat);
 
     let audits = market
         .souk(&["audit", "run", MODEL, "--reference", "bundled"])

@@ -11,7 +11,10 @@ use souk_folder::clock::unix_ms;
 use souk_market::AccountKey;
 use souk_memory::ContentId;
 
-use super::transcripts::{TabTranscript, create_private_folder, list_files, write_private};
+use super::transcripts::{
+    TabTranscript, create_private_folder, list_files, read_bounded, remove_partial_files,
+    write_private,
+};
 
 pub use souk_roles::tokens::audit::{AuditCore, AuditTally, TokenReading, Verdict};
 
@@ -25,8 +28,13 @@ const EVIDENCE_FOLDER: &str = "evidence";
 const RESULT_FORMAT: &str = "souk-audit-1";
 const EVIDENCE_FORMAT: &str = "souk-audit-evidence-1";
 
-/// The most results that are kept.
+/// The most results that are kept, but for the verdicts that hold: see [`latest_audits`].
 const RESULTS_MAX: usize = 256;
+
+/// The most bytes of a result.
+const RESULT_BYTES_MAX: u64 = 1 << 20;
+/// The most bytes of a file with evidence.
+pub const EVIDENCE_BYTES_MAX: u64 = 1 << 30;
 
 /// The result of one audit of a provider.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,6 +61,8 @@ pub struct AuditResult {
     pub signed_tabs: u64,
     /// All tabs.
     pub tabs: u64,
+    /// Whether a server of this folder buys nothing more from a provider that does not fit.
+    pub leaves: bool,
     /// The file with the evidence, relative to the folder of the market; none if it is in hand.
     pub evidence: Option<PathBuf>,
 }
@@ -92,8 +102,23 @@ impl AuditResult {
             unread: BTreeMap::new(),
             signed_tabs: 0,
             tabs: 0,
+            leaves: true,
             evidence: None,
         }
+    }
+
+    /// Returns the name by which `souk audit forget` knows it: that of its file.
+    #[must_use]
+    pub fn id(&self) -> String {
+        let provider = self.provider.to_string();
+        let short = provider.get(..8).unwrap_or(&provider);
+        format!("{:015}-{short}", self.at)
+    }
+
+    /// Returns the answers that were not read.
+    #[must_use]
+    pub fn unread_answers(&self) -> u64 {
+        self.unread.values().sum()
     }
 }
 
@@ -129,11 +154,11 @@ impl AuditEvidence {
 /// When the files cannot be written.
 pub fn save_audit(market: &Path, mut evidence: AuditEvidence) -> io::Result<AuditResult> {
     let folder = market.join(AUDITS_FOLDER);
-    create_private_folder(&folder.join(EVIDENCE_FOLDER))?;
-    let result = &evidence.result;
-    let provider = result.provider.to_string();
-    let short = provider.get(..8).unwrap_or(&provider);
-    let name = format!("{:015}-{short}.json", result.at);
+    for folder in [&folder, &folder.join(EVIDENCE_FOLDER)] {
+        create_private_folder(folder)?;
+        remove_partial_files(folder)?;
+    }
+    let name = format!("{}.json", evidence.result.id());
     let path = Path::new(EVIDENCE_FOLDER).join(&name);
     evidence.result.evidence = None;
     let bytes = serde_json::to_vec(&evidence).map_err(io::Error::other)?;
@@ -144,41 +169,89 @@ pub fn save_audit(market: &Path, mut evidence: AuditEvidence) -> io::Result<Audi
     };
     let bytes = serde_json::to_vec(&result).map_err(io::Error::other)?;
     write_private(&folder.join(&name), &bytes)?;
-    let files = list_files(&folder)?;
-    for old in &files[..files.len().saturating_sub(RESULTS_MAX)] {
-        let name = old.file_name().unwrap_or_default();
-        fs::remove_file(old)?;
-        // It can have been moved to somebody else.
-        let _ = fs::remove_file(folder.join(EVIDENCE_FOLDER).join(name));
-    }
+    remove_old(&folder)?;
     Ok(result)
 }
 
-/// Returns the results that a market's folder has, the oldest first. Files that are none are left
-/// out.
+/// Removes the oldest results beyond [`RESULTS_MAX`], but for the verdicts that hold.
+fn remove_old(folder: &Path) -> io::Result<()> {
+    let files = list_files(folder)?;
+    let over = files.len().saturating_sub(RESULTS_MAX);
+    if over == 0 {
+        return Ok(());
+    }
+    let results = files.iter().filter_map(|path| read_result(path));
+    let holding: BTreeSet<String> = latest_audits(results.collect())
+        .values()
+        .map(AuditResult::id)
+        .collect();
+    for old in &files[..over] {
+        let stem = old.file_stem().unwrap_or_default().to_string_lossy();
+        if !holding.contains(stem.as_ref()) {
+            remove_result(folder, &stem)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_result(folder: &Path, id: &str) -> io::Result<()> {
+    let name = format!("{id}.json");
+    fs::remove_file(folder.join(&name))?;
+    // It can have been moved to somebody else.
+    let _ = fs::remove_file(folder.join(EVIDENCE_FOLDER).join(name));
+    Ok(())
+}
+
+/// Forgets the audit with an id, and its evidence. Returns whether there is one.
+///
+/// # Errors
+/// When the folder cannot be read or changed.
+pub fn forget_audit(market: &Path, id: &str) -> io::Result<bool> {
+    let folder = market.join(AUDITS_FOLDER);
+    let files = list_files(&folder)?;
+    // Only names of the folder itself will do.
+    let is_there = files
+        .iter()
+        .any(|path| path.file_stem() == Some(id.as_ref()));
+    if is_there {
+        remove_result(&folder, id)?;
+    }
+    Ok(is_there)
+}
+
+/// Returns the results that a market's folder has, the oldest first, and the number of files that
+/// are none.
 ///
 /// # Errors
 /// When the folder cannot be read; a folder that is not there has none.
-pub fn read_audits(market: &Path) -> io::Result<Vec<AuditResult>> {
+pub fn read_audits(market: &Path) -> io::Result<(Vec<AuditResult>, usize)> {
     let files = list_files(&market.join(AUDITS_FOLDER))?;
-    let read = files.iter().filter_map(|path| {
-        let read: AuditResult = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-        (read.format == RESULT_FORMAT).then_some(read)
-    });
-    Ok(read.collect())
+    let read: Vec<AuditResult> = files.iter().filter_map(|path| read_result(path)).collect();
+    let damaged = files.len() - read.len();
+    Ok((read, damaged))
+}
+
+fn read_result(path: &Path) -> Option<AuditResult> {
+    let bytes = read_bounded(path, RESULT_BYTES_MAX)?;
+    let read: AuditResult = serde_json::from_slice(&bytes).ok()?;
+    (read.format == RESULT_FORMAT).then_some(read)
 }
 
 /// Returns the latest result of each provider of each model that says whether it fits, or how far
-/// the audit came.
+/// the audit came. A provider that was left stays so until it fits.
 #[must_use]
 pub fn latest_audits(results: Vec<AuditResult>) -> BTreeMap<(String, AccountKey), AuditResult> {
     let mut latest: BTreeMap<(String, AccountKey), AuditResult> = BTreeMap::new();
     for result in results {
         let key = (result.model.clone(), result.provider);
-        let before = latest.get(&key).map(|before| before.tally.verdict);
-        // A short audit does not clear a provider.
-        let says_less = result.tally.verdict == Verdict::NotEnough && before.is_some();
-        if !(says_less && before != Some(Verdict::NotEnough)) {
+        let verdict = result.tally.verdict;
+        let says_less = latest.get(&key).is_some_and(|before| {
+            let was = before.tally.verdict;
+            // A short audit does not clear a provider, nor does one that leaves nobody.
+            verdict == Verdict::NotEnough && was != Verdict::NotEnough
+                || verdict == was && before.leaves && !result.leaves
+        });
+        if !says_less {
             latest.insert(key, result);
         }
     }
@@ -186,15 +259,18 @@ pub fn latest_audits(results: Vec<AuditResult>) -> BTreeMap<(String, AccountKey)
 }
 
 /// Returns the providers whose answers were not those of a model, by the latest audits of a
-/// market's folder, as pairs of model and provider.
+/// market's folder that leave them, as pairs of model and provider. Also returns the number of
+/// files that are no results.
 ///
 /// # Errors
 /// When the folder cannot be read.
-pub fn read_distrusted(market: &Path) -> io::Result<BTreeSet<(String, AccountKey)>> {
-    let latest = latest_audits(read_audits(market)?).into_iter();
-    let is_cheat = |result: &AuditResult| result.tally.verdict == Verdict::DoesNotFit;
-    let cheats = latest.filter(|(_, result)| is_cheat(result));
-    Ok(cheats.map(|(key, _)| key).collect())
+pub fn read_distrusted(market: &Path) -> io::Result<(BTreeSet<(String, AccountKey)>, usize)> {
+    let (results, damaged) = read_audits(market)?;
+    let latest = latest_audits(results).into_iter();
+    let is_left =
+        |result: &AuditResult| result.leaves && result.tally.verdict == Verdict::DoesNotFit;
+    let left = latest.filter(|(_, result)| is_left(result));
+    Ok((left.map(|(key, _)| key).collect(), damaged))
 }
 
 #[cfg(test)]

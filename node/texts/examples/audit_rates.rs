@@ -134,7 +134,7 @@ fn print_rates(name: &str, temperature: f64, noise: f64, readings: &Readings, au
     margins.sort_by(f64::total_cmp);
     let (mut caught, mut fits, mut fit_after, mut most) = ([0_u64; 4], 0_u64, 0_u64, 0.0_f64);
     for audit in 0..audits {
-        let mut core = AuditCore::new(noise);
+        let mut core = AuditCore::new(noise).expect("the noise was measured");
         let (mut draw, mut fitted) = (audit, false);
         'tokens: loop {
             draw = mix(draw);

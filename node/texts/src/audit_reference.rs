@@ -1,9 +1,10 @@
 //! A model with which a buyer reads answers again, to find out whether the model that it paid for
 //! gave them. The test itself is [`souk_roles::tokens::audit`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use souk_llm::answer::AnswerForm;
 use souk_llm::generation::Sequence;
 use souk_llm::model::LanguageModel;
 use souk_llm::scoring::{
@@ -13,7 +14,7 @@ use souk_llm::tokens::Marks;
 use souk_node::endpoint::own_engine::OwnFault;
 use souk_node::memory::ContentId;
 use souk_roles::tokens::audit::TokenReading;
-use souk_roles::tokens::text::{TextAnswer, TextRequest};
+use souk_roles::tokens::text::{Finish, TextAnswer, TextRequest};
 use tokio::runtime::Handle;
 
 use crate::served_decoder::prompt::PreparedRequest;
@@ -33,6 +34,9 @@ const NOISE_FACTOR_OF_ONE: f64 = 2.0;
 /// takes another pass.
 const RESPELLINGS_MAX: usize = 24;
 
+/// The most tokens that the passes over one answer read together.
+const PASS_TOKENS_MAX: usize = 1 << 16;
+
 /// From this shift on, in logits, the noise of the answer's positions is measured one by one.
 const SUSPICIOUS: f64 = 0.02;
 
@@ -43,6 +47,8 @@ pub struct AuditReference {
     /// A copy whose weights differ as much as another honest one's may.
     copy: Sequence<'static>,
     id: ContentId,
+    /// The penalty on repeated tokens that engines take from the model's folder; 1 is none.
+    repetition_penalty: f64,
     /// The contexts of the tokens that were read: the same one again is no news.
     seen: BTreeSet<[u8; 16]>,
 }
@@ -62,9 +68,12 @@ pub enum ReadFault {
     /// The reference's chat template refuses the messages, or its context is too small.
     #[error("not for this reference: {0}")]
     Refused(String),
-    /// The answer has no tokens of its own after the prompt.
-    #[error("whose first letters belong to the prompt's last token")]
+    /// The reference's tokeniser has no tokens for the answer's text alone.
+    #[error("whose text the tokeniser does not keep")]
     Seam,
+    /// A filter of the engine changed or cut the text.
+    #[error("ended by a content filter")]
+    Filtered,
     /// The reference failed.
     #[error("not readable: {0}")]
     Failed(String),
@@ -74,7 +83,25 @@ pub enum ReadFault {
 struct ReadableAnswer {
     prompt: Vec<u32>,
     answer: Vec<u32>,
+    /// Whether the first letters of the answer would belong to the prompt's last token.
+    is_merged: bool,
     sampling: souk_llm::sampling::Sampling,
+}
+
+impl ReadFault {
+    /// Returns whether the provider chose the form of the answer because of which it is not read.
+    /// Otherwise the request or the reference is the cause.
+    #[must_use]
+    pub fn is_evasive(&self) -> bool {
+        match self {
+            ReadFault::Short
+            | ReadFault::Reasoning
+            | ReadFault::Seam
+            | ReadFault::Filtered
+            | ReadFault::Failed(_) => true,
+            ReadFault::Sampling | ReadFault::Refused(_) => false,
+        }
+    }
 }
 
 impl AuditReference {
@@ -104,6 +131,7 @@ impl AuditReference {
             sequence,
             copy,
             id,
+            repetition_penalty: read_repetition_penalty(path),
             seen: BTreeSet::new(),
         })
     }
@@ -117,6 +145,13 @@ impl AuditReference {
     #[must_use]
     pub fn id(&self) -> ContentId {
         self.id
+    }
+
+    /// Returns the penalty on repeated tokens that `generation_config.json` in the reference's
+    /// folder states, which some engines apply to all requests; 1 is none.
+    #[must_use]
+    pub fn repetition_penalty(&self) -> f64 {
+        self.repetition_penalty
     }
 
     /// Reads an answer again that was given at a moment, in Unix seconds. Leaves out its last
@@ -134,11 +169,13 @@ impl AuditReference {
         let ReadableAnswer {
             prompt,
             mut answer,
+            is_merged,
             sampling,
         } = self.prepare(request, answer, at)?;
         let mut scores = score_answer(&mut self.sequence, &prompt, &answer, &sampling)?;
         let mut from = 0;
-        for _ in 0..RESPELLINGS_MAX {
+        let passes = PASS_TOKENS_MAX / (prompt.len() + answer.len());
+        for _ in 0..passes.min(RESPELLINGS_MAX) {
             let Some((at, respelled)) = self.respell(&scores, &answer, from)? else {
                 break;
             };
@@ -150,15 +187,17 @@ impl AuditReference {
             true => self.measure_each(&prompt, &answer)?,
             false => Vec::new(),
         };
-        let mut context = prompt;
+        let mut context = Context::new(&prompt);
         let mut readings = Vec::with_capacity(scores.len());
         for (at, score) in scores.iter().enumerate() {
-            if self.seen.insert(hash_context(&context)) {
+            if self.seen.insert(context.hash) {
+                let is_seam = is_merged && at == 0;
                 readings.push(TokenReading {
                     noise: noises
                         .get(at)
                         .map(|it| it.root_mean_square() * NOISE_FACTOR_OF_ONE),
-                    is_respelled: self.is_respelled(score, &answer[at..])?,
+                    is_respelled: is_seam || self.is_respelled(score, &answer[at..])?,
+                    is_penalised: context.explains_by_penalty(score),
                     ..to_reading(score)
                 });
             }
@@ -265,7 +304,16 @@ impl AuditReference {
         answer: &TextAnswer,
         at: u64,
     ) -> Result<ReadableAnswer, ReadFault> {
-        if !answer.text.reasoning.is_empty() {
+        if answer.finish == Finish::ContentFilter {
+            return Err(ReadFault::Filtered);
+        }
+        // A thought of a model that has none is a provider's invention, and so are spaces.
+        let template = &self.text_model.chat_template();
+        let template = template
+            .as_ref()
+            .map_err(|error| ReadFault::Failed(error.to_string()))?;
+        let thinks = AnswerForm::from_template(&template.source) != AnswerForm::Plain;
+        if thinks && !answer.text.reasoning.trim().is_empty() {
             return Err(ReadFault::Reasoning);
         }
         let prepared = PreparedRequest::new_at(&self.text_model, request, at);
@@ -274,23 +322,39 @@ impl AuditReference {
             OwnFault::Busy => ReadFault::Refused(String::new()),
         })?;
         souk_llm::scoring::check_sampling(&prepared.sampling)?;
-        let whole = format!("{}{}", prepared.text, answer.text.content);
-        let tokens = self.text_model.encode(&whole, Marks::Own);
-        let mut tokens = tokens.map_err(|error| ReadFault::Refused(error.to_string()))?;
-        if !tokens.starts_with(&prepared.tokens) {
-            return Err(ReadFault::Seam);
-        }
-        let mut own = tokens.split_off(prepared.tokens.len());
+        let content = &answer.text.content;
+        let prompt = prepared.tokens;
+        let whole = self.encode(&format!("{}{content}", prepared.text))?;
+        let is_merged = !whole.starts_with(&prompt);
+        let mut own = match is_merged {
+            true => self.encode_alone(content)?,
+            false => whole[prompt.len()..].to_vec(),
+        };
         own.pop();
-        let room = self.text_model.context_length - prepared.tokens.len();
-        own.truncate(room);
+        own.truncate(self.text_model.context_length - prompt.len());
         match own.is_empty() {
             true => Err(ReadFault::Short),
             false => Ok(ReadableAnswer {
-                prompt: tokens,
+                prompt,
                 answer: own,
+                is_merged,
                 sampling: prepared.sampling,
             }),
+        }
+    }
+
+    fn encode(&self, text: &str) -> Result<Vec<u32>, ReadFault> {
+        let tokens = self.text_model.encode(text, Marks::Own);
+        tokens.map_err(|error| ReadFault::Refused(error.to_string()))
+    }
+
+    /// Returns the tokens of an answer whose first letters would belong to the prompt's last token.
+    fn encode_alone(&self, content: &str) -> Result<Vec<u32>, ReadFault> {
+        let tokens = self.encode(content)?;
+        // Some tokenisers add a space before a text.
+        match self.bytes_of(&tokens)? == content.as_bytes() {
+            true => Ok(tokens),
+            false => Err(ReadFault::Seam),
         }
     }
 }
@@ -337,14 +401,56 @@ fn identify(model: &LanguageModel, text_model: &TextModel) -> Result<ContentId, 
     Ok(ContentId::for_content(&hashes.concat()))
 }
 
-fn hash_context(tokens: &[u32]) -> [u8; 16] {
-    let bytes: Vec<u8> = tokens.iter().flat_map(|it| it.to_le_bytes()).collect();
-    let id = ContentId::for_content(&bytes);
-    *id.as_bytes().first_chunk().expect("a hash has 32 bytes")
+/// The tokens before the one to read.
+struct Context {
+    /// The hash of all, each token with the hash of those before.
+    hash: [u8; 16],
+    /// Where each token was last.
+    last: BTreeMap<u32, usize>,
+    length: usize,
+}
+
+impl Context {
+    fn new(tokens: &[u32]) -> Context {
+        let mut context = Context {
+            hash: [0; 16],
+            last: BTreeMap::new(),
+            length: 0,
+        };
+        tokens.iter().for_each(|token| context.push(*token));
+        context
+    }
+
+    fn push(&mut self, token: u32) {
+        let mut bytes = [0; 20];
+        bytes[..16].copy_from_slice(&self.hash);
+        bytes[16..].copy_from_slice(&token.to_le_bytes());
+        let id = ContentId::for_content(&bytes);
+        self.hash = *id.as_bytes().first_chunk().expect("a hash has 32 bytes");
+        self.last.insert(token, self.length);
+        self.length += 1;
+    }
+
+    /// Returns whether an engine that makes the tokens of some last part of the context less likely
+    /// can have preferred the given token to the reference's own draw.
+    fn explains_by_penalty(&self, score: &TokenScore) -> bool {
+        let drawn = self.last.get(&score.drawn);
+        score.rank > 0 && drawn.is_some() && drawn > self.last.get(&score.token)
+    }
+}
+
+/// Returns the penalty on repetitions that engines take from a model's folder; 1 if it states none.
+fn read_repetition_penalty(path: &Path) -> f64 {
+    let text = std::fs::read(path.join("generation_config.json")).unwrap_or_default();
+    let stated: Option<serde_json::Value> = serde_json::from_slice(&text).ok();
+    let penalty = stated.and_then(|it| it.get("repetition_penalty")?.as_f64());
+    penalty.unwrap_or(1.0)
 }
 
 fn to_reading(score: &TokenScore) -> TokenReading {
     let reading = TokenReading {
+        token: score.token,
+        drawn: score.drawn,
         rank: score.rank,
         margin: score.margin,
         margin_end: score.margin_end,
@@ -352,6 +458,7 @@ fn to_reading(score: &TokenScore) -> TokenReading {
         share: score.share,
         noise: None,
         is_respelled: false,
+        is_penalised: false,
     };
     reading.bounded()
 }

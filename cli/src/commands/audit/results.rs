@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use souk_folder::market_file::MarketFile;
-use souk_node::buyer::audit_results::{AuditResult, read_audits};
+use souk_node::buyer::audit_results::{AuditResult, forget_audit, read_audits};
 
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
@@ -14,10 +14,11 @@ use crate::show::{self, Table};
 pub fn list(folder: &Path, output: Output) -> Outcome {
     // A mistyped folder must not look like one without audits.
     MarketFile::read_nearest(folder).map_err(from_config)?;
-    let mut audits = read_audits(folder).map_err(|error| {
+    let (mut audits, damaged) = read_audits(folder).map_err(|error| {
         let cause = format!("the audits of {} are not read: {error}", folder.display());
         Failure::new(Kind::State, cause, "check the permissions of buyer/audits")
     })?;
+    show::text_offers::print_damaged_audits(damaged);
     audits.reverse();
     match output {
         Output::Json => show::print_json(&audits),
@@ -30,9 +31,26 @@ pub fn list(folder: &Path, output: Output) -> Outcome {
     Ok(())
 }
 
+/// Forgets an audit, so that a server of the folder does as if it had not been made.
+pub fn forget(folder: &Path, output: Output, id: &str) -> Outcome {
+    MarketFile::read_nearest(folder).map_err(from_config)?;
+    let is_gone = forget_audit(folder, id).map_err(|error| {
+        let cause = format!("the audit {id} is not forgotten: {error}");
+        Failure::new(Kind::State, cause, "check the permissions of buyer/audits")
+    })?;
+    if !is_gone {
+        let cause = format!("there is no audit {id} in buyer/audits");
+        let hint = "`souk audit list` shows the ids";
+        return Err(Failure::new(Kind::Input, cause, hint));
+    }
+    let text = format!("forgot the audit {id} and its evidence");
+    show::print_result(output, &serde_json::json!({ "forgotten": id }), &text);
+    Ok(())
+}
+
 /// Prints audits as a table.
 pub fn print_audits(audits: &[AuditResult], has_models: bool) {
-    let header = ["provider", "own draws", "audited", "evidence", "model"];
+    let header = ["provider", "own draws", "audited", "id", "model"];
     let header = &header[..header.len() - usize::from(!has_models)];
     let mut table = Table::new(header);
     for audit in audits {
@@ -40,10 +58,7 @@ pub fn print_audits(audits: &[AuditResult], has_models: bool) {
             show::short_id(&audit.provider),
             format_own_draws(audit),
             show::text_offers::describe_tally(audit),
-            audit
-                .evidence
-                .as_ref()
-                .map_or_else(String::new, |path| path.display().to_string()),
+            audit.id(),
         ];
         if has_models {
             row.push(audit.model.clone());

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::json;
 use souk_folder::market_file::MarketFile;
 use souk_node::buyer::audit_results::{
-    AuditCore, AuditEvidence, AuditResult, TokenReading, Verdict, save_audit,
+    AuditCore, AuditEvidence, AuditResult, EVIDENCE_BYTES_MAX, TokenReading, Verdict, save_audit,
 };
 use souk_node::buyer::transcripts::{TabTranscript, read_transcripts};
 use souk_node::market::AccountKey;
@@ -57,10 +57,17 @@ pub async fn run(folder: &Path, output: Output, args: &AuditRunArgs) -> Outcome 
         by_provider.entry(tab.provider).or_default().push(tab);
     }
     let mut reference = open_reference(&args.reference).await?;
-    let mut results = Vec::new();
+    let mut all = Vec::new();
     for (provider, tabs) in by_provider {
         let (audited, back) = audit(reference, args.model.clone(), provider, tabs).await?;
         reference = back;
+        all.push(audited);
+    }
+    // If nobody fits, the reference is the likelier cause.
+    let is_reference_right = args.leave || !all.iter().all(|it| does_not_fit(&it.result));
+    let mut results = Vec::new();
+    for mut audited in all {
+        audited.result.leaves = is_reference_right;
         let saved = save_audit(folder, audited).map_err(|error| {
             let cause = format!("the audit is not written to buyer/audits: {error}");
             Failure::new(Kind::State, cause, "give a --dir that you can write")
@@ -69,15 +76,24 @@ pub async fn run(folder: &Path, output: Output, args: &AuditRunArgs) -> Outcome 
     }
     match output {
         Output::Json => show::print_json(&results),
-        Output::Text => print_results(&results),
+        Output::Text => print_results(&results, reference.repetition_penalty()),
     }
     Ok(())
+}
+
+fn does_not_fit(result: &AuditResult) -> bool {
+    result.tally.verdict == Verdict::DoesNotFit
 }
 
 /// Checks the evidence of an audit, and makes the audit again over the texts that the provider
 /// signed.
 pub async fn verify(output: Output, file: &Path, args: &ReferenceArgs) -> Outcome {
-    let Some(evidence) = AuditEvidence::read(&files::read(file)?) else {
+    let size = std::fs::metadata(file).map_or(0, |it| it.len());
+    let evidence = match size <= EVIDENCE_BYTES_MAX {
+        true => AuditEvidence::read(&files::read(file)?),
+        false => None,
+    };
+    let Some(evidence) = evidence else {
         let cause = format!("{} is no evidence of an audit", file.display());
         let hint = "give a file of buyer/audits/evidence that `souk audit run` wrote";
         return Err(Failure::new(Kind::Input, cause, hint));
@@ -97,8 +113,13 @@ pub async fn verify(output: Output, file: &Path, args: &ReferenceArgs) -> Outcom
     let is_of_it = |tab: &TabTranscript| {
         tab.provider == stated.provider && tab.model == stated.model && tab.check_signed().is_ok()
     };
-    let tabs: Vec<TabTranscript> = evidence.tabs.into_iter().filter(is_of_it).collect();
+    let mut tabs: Vec<TabTranscript> = evidence.tabs.into_iter().filter(is_of_it).collect();
     let signed = tabs.len();
+    let unnamed: usize = tabs.iter_mut().map(TabTranscript::drop_unnamed).sum();
+    if unnamed > 0 {
+        let answers = show::format_count(show::to_u64(unnamed), "answer");
+        show::print_notice(&format!("{answers} left out, which no receipt names"));
+    }
     let (model, provider) = (stated.model.clone(), stated.provider);
     let (again, _) = audit(reference, model, provider, tabs).await?;
     let found = again.result;
@@ -165,7 +186,10 @@ fn audit_tabs(
     reference.begin_provider();
     let exchanges = tabs.iter().flat_map(|tab| &tab.exchanges);
     let noise = reference.measure_noise(exchanges.map(|it| (&it.request, &it.answer, it.at)))?;
-    let mut core = AuditCore::new(noise.unwrap_or_default());
+    let mut core = AuditCore::new(noise.unwrap_or_default()).map_err(|error| {
+        let hint = "give another copy of the model as --reference";
+        Failure::new(Kind::Input, error, hint)
+    })?;
     let (mut readings, mut unread) = (TabReadings::new(), BTreeMap::<String, u64>::new());
     let mut answers = 0;
     for tab in &tabs {
@@ -182,7 +206,12 @@ fn audit_tabs(
                     core.begin_answer();
                     tokens.iter().for_each(|token| core.push(token));
                 }
-                Err(fault) => *unread.entry(fault.to_string()).or_default() += 1,
+                Err(fault) => {
+                    if fault.is_evasive() {
+                        core.skip_evasive_answer();
+                    }
+                    *unread.entry(fault.to_string()).or_default() += 1;
+                }
             }
             of_tab.push(read.ok());
         }
@@ -198,36 +227,65 @@ fn audit_tabs(
     Ok(AuditEvidence::new(result, tabs, readings))
 }
 
-fn print_results(results: &[AuditResult]) {
+fn print_results(results: &[AuditResult], penalty: f64) {
     print_audits(results, false);
     for result in results {
-        let provider = show::short_id(&result.provider);
-        for (cause, count) in &result.unread {
-            let answers = show::format_count(*count, "answer");
-            show::print_notice(&format!("{answers} of {provider} not read: {cause}"));
-        }
-        if result.signed_tabs < result.tabs {
-            show::print_notice(&format!(
-                "{} of {} tabs of {provider} have no valid receipt, so they show others nothing",
-                result.tabs - result.signed_tabs,
-                result.tabs
-            ));
-        }
-        let is_by_others = result.tally.seeded > 0
-            && result.tally.verdict == Verdict::NotEnough
-            && result.tally.own_draws * 10 < result.tally.tokens * 9;
-        if is_by_others {
-            show::print_notice(&format!(
-                "{provider} does not draw by seed as souk's decoder does: only its answers at \
-                 temperature 0 can be judged"
-            ));
-        }
+        print_remarks(result, penalty);
     }
-    let does_fit = |result: &AuditResult| result.tally.verdict != Verdict::DoesNotFit;
-    if !results.iter().any(does_fit) {
+    if results.iter().all(does_not_fit) {
         show::print_notice(
-            "no provider fits: first make sure that the reference is the model that they name, \
-             with the same chat template",
+            "no provider fits: make sure that the reference is the model that they name, with the \
+             same chat template, and that no engine adds a system prompt",
         );
+    }
+}
+
+fn print_remarks(result: &AuditResult, penalty: f64) {
+    let provider = show::short_id(&result.provider);
+    for (cause, count) in &result.unread {
+        let answers = show::format_count(*count, "answer");
+        show::print_notice(&format!("{answers} of {provider} not read: {cause}"));
+    }
+    if result.signed_tabs < result.tabs {
+        show::print_notice(&format!(
+            "{} of {} tabs of {provider} have no valid receipt, so they show others nothing",
+            result.tabs - result.signed_tabs,
+            result.tabs
+        ));
+    }
+    let tally = &result.tally;
+    if does_not_fit(result) {
+        let what = match result.leaves {
+            true => "buys nothing more of this model from",
+            false => "still buys from (without --leave, as no provider fits)",
+        };
+        show::print_notice(&format!(
+            "a server of this folder {what} {provider}; `souk audit forget {}` undoes this audit",
+            result.id()
+        ));
+        return;
+    }
+    if tally.evasive_answers > result.answers {
+        show::print_notice(&format!(
+            "{provider} gave most answers in a form that cannot be read, so it does not fit yet"
+        ));
+    }
+    let is_uncertain = tally.verdict == Verdict::NotEnough;
+    if is_uncertain && tally.penalised > 0 {
+        let of_model = match (penalty - 1.0).abs() < f64::EPSILON {
+            true => String::new(),
+            false => format!(" (the model's generation_config.json states {penalty})"),
+        };
+        show::print_notice(&format!(
+            "{} of {provider} can be due to a penalty on repetitions{of_model}, and convict \
+             nobody: a provider of vLLM switches its own off with --generation-config vllm",
+            show::format_count(tally.penalised, "token")
+        ));
+    }
+    if is_uncertain && tally.seeded > 0 && tally.own_draws * 10 < tally.tokens * 9 {
+        show::print_notice(&format!(
+            "{provider} does not draw by seed as souk's decoder does: only its answers at \
+             temperature 0 can be judged"
+        ));
     }
 }

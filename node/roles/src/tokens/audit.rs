@@ -15,8 +15,20 @@
 //! engine of another kind draws by its own, and one of souk's does after a token that the text has
 //! in another form. So an answer that is drawn by seed counts as much as the honest explanation
 //! takes from it that suits it best: the seed's draws up to some token, and any draws after it.
+//!
+//! The bound holds if the noise of one token is no news about that of another. Where it is, a token
+//! is *excused*: it can count for the provider, and not against it. So are tokens after the first
+//! that were given in place of the same draw, and tokens that a penalty on repetitions explains.
+
+#![expect(
+    clippy::float_arithmetic,
+    reason = "the logarithms of probabilities; no replica computes them"
+)]
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 /// One honest provider in so many is called a cheat, at most.
 pub const RATE: f64 = 10_000.0;
@@ -65,6 +77,10 @@ const SHARE_MIN: f64 = 1e-6;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenReading {
+    /// The token.
+    pub token: u32,
+    /// The reference's own draw.
+    pub drawn: u32,
     /// The tokens that the reference would rather have drawn; 0 if this one is its own draw.
     pub rank: u32,
     /// The shift of the reference's logits from which on the token is drawn.
@@ -83,7 +99,15 @@ pub struct TokenReading {
     /// Whether the text goes on with the reference's own draw, in other tokens: then this one says
     /// nothing against the provider.
     pub is_respelled: bool,
+    /// Whether an engine that makes repeated tokens less likely can have given this one instead of
+    /// the reference's own draw: then it says nothing against the provider either.
+    pub is_penalised: bool,
 }
+
+/// The noise of a reference is no number, or none that logits can have.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+#[error("the reference's noise is {0} logits: its weights are damaged, or its values overflow")]
+pub struct NoiseFault(f64);
 
 /// What an audit found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +136,11 @@ pub struct AuditCore {
     seeded: u64,
     is_convicted: bool,
     convicted_after: Option<u64>,
+    penalised: u64,
+    answers: u64,
+    evasive_answers: u64,
+    /// The draws and the tokens in their place that counted against the provider.
+    pairs: BTreeSet<(u32, u32)>,
 }
 
 /// How much better a kind of cheat explains the answers, as logarithms.
@@ -136,6 +165,11 @@ pub struct AuditTally {
     pub own_draws: u64,
     /// The tokens that were drawn by seed.
     pub seeded: u64,
+    /// The tokens that a penalty on repetitions explains, and that do not convict therefore.
+    pub penalised: u64,
+    /// The answers in a form that the provider chose and that cannot be read. Nothing fits if they
+    /// are more than the others.
+    pub evasive_answers: u64,
     /// The common logarithm of the evidence that the model is another one; 4 convicts.
     pub evidence: f64,
     /// The common logarithm of the evidence that it is the reference; 2 is a fit.
@@ -152,9 +186,14 @@ impl Bet {
 
 impl AuditCore {
     /// Begins an audit with the noise of an honest engine, in logits; see [`NOISE_MIN`].
-    #[must_use]
-    pub fn new(noise: f64) -> AuditCore {
-        AuditCore {
+    ///
+    /// # Errors
+    /// [`NoiseFault`] if it is no finite number from 0 on.
+    pub fn new(noise: f64) -> Result<AuditCore, NoiseFault> {
+        if !noise.is_finite() || noise < 0.0 {
+            return Err(NoiseFault(noise));
+        }
+        Ok(AuditCore {
             noise: noise.max(NOISE_MIN),
             bets: Default::default(),
             fit: 0.0,
@@ -163,17 +202,27 @@ impl AuditCore {
             seeded: 0,
             is_convicted: false,
             convicted_after: None,
-        }
+            penalised: 0,
+            answers: 0,
+            evasive_answers: 0,
+            pairs: BTreeSet::new(),
+        })
     }
 
     /// Begins the next answer. The draws of each are explained by themselves.
     pub fn begin_answer(&mut self) {
+        self.answers += 1;
         for bet in &mut self.bets {
             *bet = Bet {
                 before: bet.current(),
                 ..Bet::default()
             };
         }
+    }
+
+    /// Takes an answer that cannot be read in the form that the provider chose for it.
+    pub fn skip_evasive_answer(&mut self) {
+        self.evasive_answers += 1;
     }
 
     /// Takes the next token of the answer.
@@ -185,6 +234,10 @@ impl AuditCore {
             .noise
             .map_or(self.noise, |noise| noise.max(self.noise));
         let is_tie = reading.nearest_other() < TIE * self.noise;
+        self.penalised += u64::from(reading.is_penalised);
+        let is_excused = reading.is_respelled
+            || reading.is_penalised
+            || reading.rank > 0 && !is_tie && !self.pairs.insert((reading.drawn, reading.token));
         let honest = bound_honest(reading, noise).ln();
         let of_other = bound_other_draws(reading).map_or(honest, f64::ln);
         let errors = ERRORS.map(|factor| weigh_version(reading, factor * self.noise));
@@ -194,7 +247,7 @@ impl AuditCore {
                 bet.other = bet.seeded.min(bet.other);
                 continue;
             }
-            let weight = match reading.is_respelled {
+            let weight = match is_excused {
                 true => weight.ln().min(honest).min(of_other),
                 false => weight.ln(),
             };
@@ -220,7 +273,7 @@ impl AuditCore {
     pub fn verdict(&self) -> Verdict {
         if self.is_convicted {
             Verdict::DoesNotFit
-        } else if self.fit >= FIT_RATE.ln() {
+        } else if self.fit >= FIT_RATE.ln() && self.evasive_answers <= self.answers {
             Verdict::Fits
         } else {
             Verdict::NotEnough
@@ -241,6 +294,8 @@ impl AuditCore {
             tokens: self.tokens,
             own_draws: self.own_draws,
             seeded: self.seeded,
+            penalised: self.penalised,
+            evasive_answers: self.evasive_answers,
             evidence: self.evidence() / std::f64::consts::LN_10,
             fit: self.fit / std::f64::consts::LN_10,
             convicted_after: self.convicted_after,

@@ -21,12 +21,21 @@ fn request(question: &str, temperature: f64, seed: i64) -> TextRequest {
 
 /// Answers a request as souk's own decoder does.
 fn answer(request: &TextRequest) -> TextAnswer {
+    answer_with(request, 1.0)
+}
+
+/// Answers a request with a penalty on repetitions.
+fn answer_with(request: &TextRequest, repetition: f64) -> TextAnswer {
     let (model, text_model) = open_model(Path::new("bundled"), Some(CONTEXT)).unwrap();
     let mut sequence = open_sequence(model, &text_model, Some(1), &Handle::current()).unwrap();
     let prepared = PreparedRequest::new(&text_model, request).unwrap();
+    let sampling = souk_llm::sampling::Sampling {
+        repetition,
+        ..prepared.sampling
+    };
     let wanted = crate::TextRequest {
         tokens_max: prepared.tokens_max,
-        ..crate::TextRequest::new(&prepared.tokens, &prepared.sampling)
+        ..crate::TextRequest::new(&prepared.tokens, &sampling)
     };
     let mut content = String::new();
     write(&text_model, &mut sequence, &wanted, |piece| {
@@ -93,7 +102,7 @@ async fn the_noise_of_rounding_is_small_and_measured_alike() {
     let noise = measure();
     assert!((0.005..0.3).contains(&noise), "{noise}");
     assert_eq!(noise, measure());
-    let mut core = AuditCore::new(noise);
+    let mut core = AuditCore::new(noise).unwrap();
     core.begin_answer();
     for reading in open().read_answer(&asked, &told, 0).unwrap() {
         core.push(&reading);
@@ -114,9 +123,59 @@ async fn answers_that_cannot_be_judged_are_refused_by_name() {
     assert_eq!(refused(&|it, _| it.top_p = Some(0.9)), ReadFault::Sampling);
     let penalty = refused(&|it, _| it.presence_penalty = Some(1.0));
     assert_eq!(penalty, ReadFault::Sampling);
-    let thought = refused(&|_, it| it.text.reasoning = "hm".to_owned());
-    assert_eq!(thought, ReadFault::Reasoning);
+    let filtered = refused(&|_, it| it.finish = Finish::ContentFilter);
+    assert_eq!(filtered, ReadFault::Filtered);
+    assert!(filtered.is_evasive() && !penalty.is_evasive());
     assert_eq!(refused(&|_, it| it.text.content.clear()), ReadFault::Short);
     let long = refused(&|it, _| it.messages[0].content = "market ".repeat(400));
     assert!(matches!(long, ReadFault::Refused(_)), "{long}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_more_or_an_invented_thought_does_not_hide_an_answer() {
+    let asked = request("What is a lease?", 0.0, 1);
+    let told = answer(&asked);
+    let read = open().read_answer(&asked, &told, 0).unwrap();
+    for added in ["\n", " ", "\n\n"] {
+        let mut changed = told.clone();
+        changed.text.content.insert_str(0, added);
+        let again = open().read_answer(&asked, &changed, 0).unwrap();
+        assert!(again.len() >= read.len(), "{added:?}: {}", again.len());
+    }
+    let mut thinking = told.clone();
+    thinking.text.reasoning = "hm".to_owned();
+    assert_eq!(open().read_answer(&asked, &thinking, 0).unwrap(), read);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_penalises_repetitions_by_default_is_not_convicted() {
+    let questions = [
+        "What is a lease?",
+        "What is a market?",
+        "Who pays for escrow?",
+        "Compare a bid with a lease.",
+        "Explain a receipt to a child.",
+        "Why does a tab end?",
+    ];
+    for penalty in [1.1, 1.5] {
+        let (mut reference, mut core) = (open(), AuditCore::new(0.04).unwrap());
+        for question in questions {
+            let asked = request(question, 0.0, 1);
+            let told = answer_with(&asked, penalty);
+            core.begin_answer();
+            let read = reference.read_answer(&asked, &told, 0).unwrap();
+            read.iter().for_each(|reading| core.push(reading));
+        }
+        assert_ne!(core.verdict(), Verdict::DoesNotFit, "{penalty}");
+        assert!(core.tally().penalised > 0, "{penalty}: {:?}", core.tally());
+    }
+}
+
+#[test]
+fn the_folder_of_a_reference_states_the_penalty_that_engines_take_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!((read_repetition_penalty(folder.path()) - 1.0).abs() < 1e-9);
+    let file = folder.path().join("generation_config.json");
+    std::fs::write(&file, r#"{ "repetition_penalty": 1.05 }"#).unwrap();
+    assert!((read_repetition_penalty(folder.path()) - 1.05).abs() < 1e-9);
 }

@@ -65,6 +65,9 @@ fn read_likeliest(logits: &[f64], told: usize) -> TokenReading {
             share: None,
             noise: None,
             is_respelled: false,
+            is_penalised: false,
+            token: told as u32,
+            drawn: top as u32,
         },
         false => TokenReading {
             rank: rank as u32,
@@ -74,6 +77,9 @@ fn read_likeliest(logits: &[f64], told: usize) -> TokenReading {
             share: None,
             noise: None,
             is_respelled: false,
+            is_penalised: false,
+            token: told as u32,
+            drawn: top as u32,
         },
     };
     reading.bounded()
@@ -119,14 +125,27 @@ fn read_seeded(logits: &[f64], told: usize, point: f64) -> TokenReading {
         share: Some(shares[told]),
         noise: None,
         is_respelled: false,
+        is_penalised: false,
+        token: told as u32,
+        drawn: own as u32,
     };
     reading.bounded()
+}
+
+/// Gives the tokens numbers that no other position has, as if the vocabulary were large.
+fn among_many(reading: TokenReading, at: u64) -> TokenReading {
+    let number = |token: u32| token + 12 * at as u32;
+    TokenReading {
+        token: number(reading.token),
+        drawn: number(reading.drawn),
+        ..reading
+    }
 }
 
 /// Audits answers of 40 tokens each, and returns what was found after so many tokens.
 fn audit(provider: Provider, is_seeded: bool, tokens: u64, seed: u64) -> AuditTally {
     let mut draws = Draws(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
-    let mut core = AuditCore::new(NOISE);
+    let mut core = AuditCore::new(NOISE).unwrap();
     for at in 0..tokens {
         if at % 40 == 0 {
             core.begin_answer();
@@ -145,10 +164,11 @@ fn audit(provider: Provider, is_seeded: bool, tokens: u64, seed: u64) -> AuditTa
             Provider::OtherDraws => point = draws.next(),
             Provider::OtherModel => seen = draw_logits(&mut draws),
         }
-        core.push(&match is_seeded {
+        let reading = match is_seeded {
             true => read_seeded(&logits, drawn_at(&seen, point), asked),
             false => read_likeliest(&logits, likeliest(&seen)),
-        });
+        };
+        core.push(&among_many(reading, at));
     }
     core.tally()
 }
@@ -213,7 +233,7 @@ fn another_model_is_found() {
 #[test]
 fn a_stray_token_convicts_nobody_and_a_conviction_stays() {
     let mut draws = Draws(7);
-    let mut core = AuditCore::new(NOISE);
+    let mut core = AuditCore::new(NOISE).unwrap();
     let far = read_likeliest(&[9.0, 0.0, -30.0], 2);
     core.begin_answer();
     core.push(&far);
@@ -222,8 +242,8 @@ fn a_stray_token_convicts_nobody_and_a_conviction_stays() {
         core.push(&read_likeliest(&logits, likeliest(&logits)));
     }
     assert_eq!(core.verdict(), Verdict::Fits);
-    for _ in 0..300 {
-        core.push(&read_likeliest(&[1.0, 0.0, -1.0], 1));
+    for at in 0..300 {
+        core.push(&among_many(read_likeliest(&[1.0, 0.0, -1.0], 1), at));
     }
     assert_eq!(core.verdict(), Verdict::DoesNotFit);
     let after = core.tally().convicted_after;
@@ -275,4 +295,60 @@ fn tails_are_those_of_the_normal_distribution() {
             "{deviations}"
         );
     }
+}
+
+/// Audits one answer of so many tokens that are another than the reference's own draw by a logit.
+fn audit_others(tokens: u64, change: impl Fn(TokenReading, u64) -> TokenReading) -> AuditTally {
+    let mut core = AuditCore::new(NOISE).unwrap();
+    core.begin_answer();
+    for at in 0..tokens {
+        core.push(&change(read_likeliest(&[1.0, 0.0, -1.0], 1), at));
+    }
+    core.tally()
+}
+
+#[test]
+fn tokens_that_a_penalty_explains_convict_nobody_and_do_not_fit() {
+    assert_eq!(audit_others(20, among_many).verdict, Verdict::DoesNotFit);
+    let penalised = audit_others(20, |reading, at| TokenReading {
+        is_penalised: true,
+        ..among_many(reading, at)
+    });
+    assert_eq!(penalised.verdict, Verdict::NotEnough);
+    assert_eq!(penalised.penalised, 20);
+    assert!(penalised.evidence <= 0.0 && penalised.fit < 0.0);
+}
+
+#[test]
+fn the_same_token_for_the_same_draw_counts_once() {
+    let once = audit_others(1, |reading, _| reading);
+    let often = audit_others(50, |reading, _| reading);
+    assert!(once.evidence > 0.5, "{}", once.evidence);
+    assert!(often.evidence <= once.evidence, "{}", often.evidence);
+    assert_eq!(often.verdict, Verdict::NotEnough);
+}
+
+#[test]
+fn a_provider_whose_answers_are_mostly_unreadable_does_not_fit() {
+    let mut core = AuditCore::new(NOISE).unwrap();
+    core.begin_answer();
+    let mut draws = Draws(5);
+    for _ in 0..1_000 {
+        let logits = draw_logits(&mut draws);
+        core.push(&read_likeliest(&logits, likeliest(&logits)));
+    }
+    assert_eq!(core.verdict(), Verdict::Fits);
+    core.skip_evasive_answer();
+    assert_eq!(core.verdict(), Verdict::Fits);
+    core.skip_evasive_answer();
+    assert_eq!(core.verdict(), Verdict::NotEnough);
+    assert_eq!(core.tally().evasive_answers, 2);
+}
+
+#[test]
+fn a_noise_that_is_no_number_is_refused() {
+    for noise in [f64::NAN, f64::INFINITY, -0.1] {
+        assert!(AuditCore::new(noise).is_err(), "{noise}");
+    }
+    assert_eq!(AuditCore::new(0.0).unwrap().noise(), NOISE_MIN);
 }
