@@ -292,6 +292,7 @@ mod tests {
             strategy,
             bands: Vec::new(),
             spot: Vec::new(),
+            tokens: TokenPricing::default(),
         }
     }
 
