@@ -138,8 +138,8 @@ fn open_transcripts(folder: &Path, most: u32) -> Result<TranscriptFolder, Failur
     })
 }
 
-/// Buys nothing from providers whose answers failed an audit of this folder. Returns when the audits
-/// had changed before they were read, so that one which is saved meanwhile is not missed.
+/// Buys nothing from providers whose answers failed an audit of this folder. Returns the time of
+/// the last change of the audits, read before them, so that the caller misses no change.
 fn leave_cheats(folder: &Path, texts: &TextRouter) -> Option<std::time::SystemTime> {
     let changed = audits_changed(folder);
     match read_distrusted(folder) {

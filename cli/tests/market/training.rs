@@ -313,6 +313,7 @@ fn assert_same_training(left: &Value, right: &Value) {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_run_whose_buyer_is_killed_goes_on_from_the_last_kept_states() {
     let market = Market::up();
     let undisturbed = run_long(&market, &market.path("undisturbed.onnx")).done();
@@ -363,6 +364,7 @@ fn a_run_whose_buyer_is_killed_goes_on_from_the_last_kept_states() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_run_whose_provider_dies_goes_on_with_another_one() {
     let market = Market::up();
     let undisturbed = run_long(&market, &market.path("undisturbed.onnx")).done();

@@ -9,22 +9,20 @@
 mod answer_events;
 mod error;
 mod key_cover;
+mod offers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use souk_market::{
-    AccountKey, Credits, DeviceMicros, Listing, Millis, Permille, Regions, TokenTerms, Units,
-};
+use souk_market::{AccountKey, Credits, DeviceMicros, Listing, Millis, Permille, Regions, Units};
 use souk_roles::clock::Micros;
 use souk_roles::market::demands::Demands;
-use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::counting::TokenRates;
 use souk_roles::tokens::router::{
-    FreeTabs, NoRoute, Route, RouteFailure, RouteStep, RouterCore, RoutingRules, SOLD_LATELY,
-    TAB_TIME_MAX, TabId, TabPurchase,
+    FreeTabs, NoRoute, Route, RouteFailure, RouteStep, RouterCore, RoutingRules, TAB_TIME_MAX,
+    TabId, TabPurchase,
 };
 use souk_roles::tokens::text::TextRequest;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -41,6 +39,7 @@ use key_cover::{KeyCover, WantedPart};
 
 pub use answer_events::{AnswerEvent, AnswerEvents};
 pub use error::{AnswerFault, TextRouterError};
+pub use offers::{TextOffer, text_offers, was_sold_lately};
 pub use souk_roles::tokens::tab::TabOutcome;
 
 /// The length of a tab's lease.
@@ -61,18 +60,6 @@ const BOOK_PERIOD: Duration = Duration::from_millis(250);
 /// The most requests that wait for a slot. Each looks at the book now and then, and a validator
 /// answers one peer only so many questions.
 const WAITING_MAX: usize = 256;
-
-/// The most asks of a model that the router knows.
-const OFFERS_MAX: usize = 256;
-
-/// An ask for the texts of a model.
-#[derive(Clone, Debug)]
-pub struct TextOffer {
-    /// The model.
-    pub card: TextCard,
-    /// The ask.
-    pub listing: Listing,
-}
 
 /// How a request is bought.
 #[derive(Clone, Debug, Default)]
@@ -551,43 +538,6 @@ impl TextRouter {
     fn lock_state(&self) -> MutexGuard<'_, RouterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns whether a market sold a model lately, so that its slots may only be taken: an ask whose
-/// slots are all taken is not in the book.
-///
-/// # Errors
-/// When no validator answers.
-pub async fn was_sold_lately(broker: &Broker, model: &str) -> Result<bool, BrokerError> {
-    let Ok(card) = TextCard::new(model) else {
-        return Ok(false);
-    };
-    let class = card.to_resources(TokenTerms::USUAL).class();
-    let quotes = broker.fetch_quotes(class).await?;
-    let last = quotes.and_then(|quotes| quotes.last.first().map(|print| print.at));
-    let now = broker.log_clock().log_time();
-    let lately = Millis(SOLD_LATELY.0 / 1_000);
-    Ok(last.is_some_and(|last| now.saturating_since(last) < lately))
-}
-
-/// Returns the asks that sell texts: by model, by what a usual request costs, and by age.
-#[must_use]
-pub fn text_offers(listings: Vec<Listing>) -> Vec<TextOffer> {
-    let offer = |listing: Listing| {
-        let card = TextCard::of_resources(&listing.resources)?;
-        Some(TextOffer { card, listing })
-    };
-    let mut offers: Vec<TextOffer> = listings.into_iter().filter_map(offer).collect();
-    offers.sort_by(|one, other| {
-        let key = |offer: &TextOffer| {
-            let listing = &offer.listing;
-            let cost = TokenRates::from(listing).usual_cost();
-            (offer.card.model.clone(), cost, listing.order)
-        };
-        key(one).cmp(&key(other))
-    });
-    offers.truncate(OFFERS_MAX);
-    offers
 }
 
 /// Returns what an ask must be to answer a request for a model.
