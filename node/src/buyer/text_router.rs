@@ -32,7 +32,7 @@ use super::Buyer;
 use super::tab::{Tab, TabOwner, TextEvent};
 use super::text_keys::KeyedRequest;
 use super::transcripts::{TabLog, TabTranscript, TranscriptFolder};
-use crate::client::broker::{Broker, BrokerError};
+use crate::client::broker::BrokerError;
 use souk_folder::clock::CoreClock;
 
 use key_cover::{KeyCover, WantedPart};

@@ -28,7 +28,10 @@ fn results_are_read_as_they_were_saved_and_the_newest_stay() {
         AuditEvidence::new(result(1, Verdict::Fits, 5), Vec::new(), Vec::new()),
     );
     let saved = saved.unwrap();
-    assert_eq!(read_audits(market.path()).unwrap().0, [saved.clone()]);
+    assert_eq!(
+        read_audits(market.path()).unwrap().0,
+        std::slice::from_ref(&saved)
+    );
     let path = market.path().join(saved.evidence.unwrap());
     let evidence = AuditEvidence::read(&fs::read(&path).unwrap()).unwrap();
     assert_eq!(evidence.result, result(1, Verdict::Fits, 5));
