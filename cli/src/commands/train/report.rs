@@ -437,6 +437,7 @@ impl WrittenModel {
     }
 
     /// Returns the report of the run.
+    #[cfg(feature = "generate")]
     pub fn facts(&self) -> &Value {
         &self.facts
     }
