@@ -148,7 +148,7 @@ impl AuditEvidence {
 }
 
 /// Writes a result and its evidence to a market's folder, and removes the oldest ones beyond
-/// [`RESULTS_MAX`]. Returns the result with the path of its evidence.
+/// `RESULTS_MAX`. Returns the result with the path of its evidence.
 ///
 /// # Errors
 /// When the files cannot be written.

@@ -56,9 +56,10 @@ fn spent(folder: &Path) -> (Credits, Credits) {
     (accounts[0].1.usage.spent, accounts[0].1.held)
 }
 
-/// Sends one request that costs `cost` and at most `worst`; none if the key refuses it.
+/// Sends one request that costs `cost` and at most `worst`; none if the key refuses it, at once or
+/// when it reserves.
 async fn spend(keys: &TextKeys, key: KeyId, worst: u64, cost: u64) -> Option<()> {
-    let keyed = keys.admit(key, &request()).unwrap();
+    let keyed = keys.admit(key, &request()).ok()?;
     keyed.cover(Credits(worst)).await.ok()?;
     let (billed, answer) = oneshot::channel();
     keyed.on_sent(bill(worst), answer);
