@@ -216,10 +216,21 @@ impl Exchange {
 
     /// Iterates over about `most` asks, by class, best first. Each class has an equal share, so
     /// that the best of each class appear however many asks another class has.
-    pub fn best_asks(&self, most: usize) -> impl Iterator<Item = ListingRef<'_>> {
+    ///
+    /// Each item is the ask's resources and a function that looks up the rest. Asks on the same
+    /// terms share one value of resources, so you can recognise it by its address.
+    pub fn best_asks<'a>(
+        &'a self,
+        most: usize,
+    ) -> impl Iterator<Item = (&'a Resources, impl FnOnce() -> ListingRef<'a>)> {
         let each = self.each_of(most, |_| true);
-        let books = self.books.by_class();
-        books.flat_map(move |book| self.book_listings(book).take(each))
+        self.books.by_class().flat_map(move |book| {
+            let asks = self.books.side_orders(book, Side::Ask).take(each);
+            asks.map(move |ask| {
+                let terms = self.books.ask_terms.get(ask.detail.terms);
+                (&terms.resources, move || self.to_listing(book.class, &ask))
+            })
+        })
     }
 
     /// Returns the asks to list of each class to list about `most` in all.

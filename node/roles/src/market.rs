@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod demands;
+mod device_verdicts;
 pub mod features;
 pub mod history_check;
 pub mod known_members;

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use souk_market::{
     AccountKey, Class, Features, Listing, ListingRef, Millis, Operators, OrderId, Permille, Price,
-    Regions,
+    Regions, Resources,
 };
 
+use super::device_verdicts::{DeviceVerdict, DeviceVerdicts};
 use super::unsuitable::{Cause, Tally, Unsuitable};
 use super::{features, operators, regions};
 
@@ -85,27 +86,38 @@ pub struct ScarceOperator {
 }
 
 impl Demands {
-    /// Selects among the asks of a book, which can come in any order. It looks at each and copies
-    /// only those that it selects.
+    /// Selects among the asks of a book, which can come in any order: each is its resources, and a
+    /// function that looks up the rest. It judges each device once, looks up the asks of those that
+    /// suit, and copies only the asks that it selects.
     #[must_use]
-    pub fn choose_asks<'a>(&self, asks: impl Iterator<Item = ListingRef<'a>>) -> Choice {
+    pub fn choose_asks<'a, L>(&self, asks: impl Iterator<Item = (&'a Resources, L)>) -> Choice
+    where
+        L: FnOnce() -> ListingRef<'a>,
+    {
         let mut suiting = BTreeMap::<Class, Vec<ListingRef<'a>>>::new();
+        let mut verdicts = DeviceVerdicts::new();
         let mut tally = Tally::default();
         let mut choice = Choice::default();
         let mut lacks = BTreeMap::<usize, u64>::new();
-        for listing in asks {
+        for (device, look_up) in asks {
             choice.seen += 1;
-            let there = &listing.resources.operators;
-            if !there.is_superset_of(&self.operators) {
+            let verdict = verdicts.find_or_judge(device, |device| self.judge_device(device));
+            if verdict.is_short {
                 let needed = self.operators.numbers();
-                let missing = needed.filter(|it| !there.has_operator(*it));
+                let missing = needed.filter(|it| !device.operators.has_operator(*it));
                 missing.for_each(|number| *lacks.entry(number).or_default() += 1);
             }
+            if let Some(cause) = verdict.cause
+                && tally.count_more(cause)
+            {
+                continue;
+            }
+            let listing = look_up();
             let listing = match self.spot {
                 true => listing.to_spot_buyer(self.notice_min),
                 false => listing,
             };
-            let Some(cause) = self.unsuitable_cause(&listing) else {
+            let Some(cause) = verdict.cause.or_else(|| self.ask_cause(&listing)) else {
                 choice.eligible += 1;
                 suiting.entry(listing.class).or_default().push(listing);
                 continue;
@@ -143,6 +155,7 @@ impl Demands {
         let is_short =
             |it: &ListingRef<'_>| !it.resources.operators.is_superset_of(&self.operators);
         asks.sort_by_cached_key(|it| (is_short(it), it.price, it.order));
+        let seed = own_seed(self.buyer);
         let mut chosen = Vec::new();
         let mut rest = &mut asks[..];
         while chosen.len() < most
@@ -153,7 +166,7 @@ impl Demands {
                     && u128::from(it.price.0) * 100 <= u128::from(first.price.0) * NEAR_PERCENT
             };
             let (near, others) = rest.split_at_mut(rest.partition_point(is_near));
-            near.sort_by_cached_key(|it| own_rank(self.buyer, it.order));
+            near.sort_by_cached_key(|it| own_rank(seed, it.order));
             chosen.extend(near.iter().take(most - chosen.len()).copied());
             rest = others;
         }
@@ -163,23 +176,25 @@ impl Demands {
     /// Returns whether an ask suits.
     #[must_use]
     pub fn is_suitable(&self, listing: &Listing) -> bool {
-        self.unsuitable_cause(&listing.as_ref()).is_none()
+        self.judge_device(&listing.resources).cause.is_none()
+            && self.ask_cause(&listing.as_ref()).is_none()
     }
 
-    /// Returns why an ask does not suit; none if it suits.
-    fn unsuitable_cause(&self, listing: &ListingRef<'_>) -> Option<Cause> {
-        let stated = listing.resources;
+    /// Judges a device by its resources alone.
+    fn judge_device(&self, stated: &Resources) -> DeviceVerdict {
+        DeviceVerdict {
+            cause: self.device_cause(stated),
+            is_short: !stated.operators.is_superset_of(&self.operators),
+        }
+    }
+
+    /// Returns why no ask of a device suits, if so.
+    fn device_cause(&self, stated: &Resources) -> Option<Cause> {
         let is_it =
             |word: &String| is_named(word, stated.kind_name.as_str(), stated.model.as_str());
         let lacks = |table| features::missing_names(table, self.features, stated.features);
         let mut refused = stated.refused.digests().iter();
-        let causes = [
-            (listing.provider == self.buyer, Cause::Own),
-            (self.excluded.contains(&listing.provider), Cause::Excluded),
-        ];
-        if let Some((_, cause)) = causes.into_iter().find(|(holds, _)| *holds) {
-            return Some(cause);
-        }
+        let is_elsewhere = self.regions != Regions(0) && !self.regions.has_region(stated.region);
         if !self.devices.is_empty() && !self.devices.iter().any(is_it) {
             return Some(Cause::Device);
         }
@@ -198,10 +213,12 @@ impl Demands {
         if refused.any(|digest| self.nodes.binary_search(digest).is_ok()) {
             return Some(Cause::Refused);
         }
-        if self.real_only && stated.emulated {
-            return Some(Cause::Emulated);
-        }
-        self.terms_cause(listing)
+        let causes = [
+            (self.real_only && stated.emulated, Cause::Emulated),
+            (is_elsewhere, Cause::Region),
+            (self.power_known && stated.power_mw == 0, Cause::Power),
+        ];
+        first_cause(causes)
     }
 
     /// Returns whether a device runs the operators of the model, or as many as are needed.
@@ -210,23 +227,20 @@ impl Demands {
         there.is_superset_of(&self.operators) || (self.in_parts && runs_some())
     }
 
-    /// Returns why the terms of an ask (region, notice, price and the like) do not suit, if so.
-    fn terms_cause(&self, listing: &ListingRef<'_>) -> Option<Cause> {
-        let stated = listing.resources;
-        let is_elsewhere = self.regions != Regions(0) && !self.regions.has_region(stated.region);
+    /// Returns why an ask of a device that suits does not: its account, notice, price and the like.
+    fn ask_cause(&self, listing: &ListingRef<'_>) -> Option<Cause> {
         let causes = [
-            (is_elsewhere, Cause::Region),
+            (listing.provider == self.buyer, Cause::Own),
+            (self.excluded.contains(&listing.provider), Cause::Excluded),
             (listing.reputation < self.reputation_min, Cause::Reputation),
             (listing.notice < self.notice_min, Cause::Notice),
-            (self.power_known && stated.power_mw == 0, Cause::Power),
             (is_buyer_refused(listing, self.buyer), Cause::Buyer),
             (
                 self.price_max.is_some_and(|most| listing.price > most),
                 Cause::Price,
             ),
         ];
-        let cause = causes.into_iter().find(|(holds, _)| *holds);
-        cause.map(|(_, cause)| cause)
+        first_cause(causes)
     }
 
     /// Returns what an ask has in place of the demand that it does not meet.
@@ -279,11 +293,26 @@ impl Demands {
     }
 }
 
-/// Returns the rank of an ask in a buyer's own order.
-fn own_rank(buyer: AccountKey, order: OrderId) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&buyer.0).update(&order.0.to_le_bytes());
-    *hasher.finalize().as_bytes()
+/// Returns the first cause that holds.
+fn first_cause<const N: usize>(causes: [(bool, Cause); N]) -> Option<Cause> {
+    let cause = causes.into_iter().find(|(holds, _)| *holds);
+    cause.map(|(_, cause)| cause)
+}
+
+/// Returns the number that determines a buyer's own order of asks.
+fn own_seed(buyer: AccountKey) -> u64 {
+    let hash = blake3::hash(&buyer.0);
+    let first = hash.as_bytes().first_chunk();
+    u64::from_le_bytes(*first.expect("a hash has 32 bytes"))
+}
+
+/// Returns the rank of an ask in the order of this seed: SplitMix64's mix, since equal asks can be
+/// tens of thousands.
+fn own_rank(seed: u64, order: OrderId) -> u64 {
+    let mixed = seed ^ order.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 /// Formats a price in credits a second, without zeros at the end.
@@ -363,7 +392,8 @@ mod tests {
 
     /// Selects among listings of one's own.
     fn choose(demands: &Demands, listings: &[Listing]) -> Choice {
-        demands.choose_asks(listings.iter().map(Listing::as_ref))
+        let asks = listings.iter();
+        demands.choose_asks(asks.map(|it| (&it.resources, || it.as_ref())))
     }
 
     #[test]
@@ -567,7 +597,7 @@ mod tests {
                     }
                 }
                 let group = |it: &Listing| begins.iter().filter(|at| **at <= it.price.0).count();
-                let rank = |it: &&Listing| (group(it), own_rank(demands.buyer, it.order));
+                let rank = |it: &&Listing| (group(it), own_rank(own_seed(demands.buyer), it.order));
                 chosen.extend(of_class().filter(taken).min_by_key(rank).cloned());
             }
         }

@@ -68,6 +68,16 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    /// Counts one more ask of a cause if it needs no more examples; returns whether it did.
+    pub(super) fn count_more(&mut self, cause: Cause) -> bool {
+        let known = self.causes.get_mut(&cause);
+        let Some((asks, _)) = known.filter(|(asks, _)| *asks >= DESCRIBED_MAX) else {
+            return false;
+        };
+        *asks += 1;
+        true
+    }
+
     /// Counts one more ask; `describe` says what it has in place of the wanted.
     pub(super) fn add(
         &mut self,

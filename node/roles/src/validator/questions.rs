@@ -5,9 +5,7 @@
 use std::collections::BTreeSet;
 
 use souk_consensus::StateMachine;
-use souk_market::{
-    Census, Digest, Exchange, JobId, Lease, ListingRef, MarketId, MoneyRequest, Totals,
-};
+use souk_market::{Census, Digest, Exchange, JobId, Lease, MarketId, MoneyRequest, Totals};
 
 use super::exchange::{ExchangeMachine, Watch};
 use crate::market::market_protocol::{Answer, Governance, MONEY_REQUESTS_MAX, Request};
@@ -85,7 +83,7 @@ pub fn answer_request(exchange: &Exchange, request: Request) -> Answer {
         Request::Book => Answer::Book(
             exchange
                 .best_asks(BOOK_MAX)
-                .map(ListingRef::to_listing)
+                .map(|(_, look_up)| look_up().to_listing())
                 .collect(),
         ),
         Request::Account(key) => Answer::Account(exchange.account(key).cloned().map(Box::new)),
