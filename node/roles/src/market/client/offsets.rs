@@ -22,36 +22,43 @@ pub struct Offsets {
     said: BTreeMap<ValidatorIndex, i64>,
     /// The same difference for the log's clock, learned when the market refused a batch.
     learned: i64,
+    /// The difference that counts: the median of `said`, or `learned` if too few are known.
+    offset: i64,
 }
 
 impl Offsets {
     /// Records that a validator's clock showed `time` when this one showed `own`.
     pub fn record_clock(&mut self, validator: ValidatorIndex, time: Millis, own: Millis) {
         self.said.insert(validator, millis_ahead(time, own));
+        self.update_offset();
     }
 
     /// Records that the log was at `time` when this clock showed `own`, and forgets the validators'
     /// clocks.
     pub fn record_log_time(&mut self, time: Millis, own: Millis) {
         self.learned = millis_ahead(time, own);
-        self.said.clear();
+        self.forget_clocks();
     }
 
     /// Forgets the validators' clocks, because the list of validators has changed.
     pub fn forget_clocks(&mut self) {
         self.said.clear();
+        self.update_offset();
+    }
+
+    fn update_offset(&mut self) {
+        let mut said: Vec<i64> = self.said.values().copied().collect();
+        said.sort_unstable();
+        self.offset = match said.len() {
+            SAID_MIN.. => said[(said.len() - 1) / 2],
+            _ => self.learned,
+        };
     }
 
     /// Returns the market's time when this clock shows `own`.
     #[must_use]
     pub fn log_time(&self, own: Millis) -> Millis {
-        let mut said: Vec<i64> = self.said.values().copied().collect();
-        said.sort_unstable();
-        let offset = match said.len() {
-            SAID_MIN.. => said[(said.len() - 1) / 2],
-            _ => self.learned,
-        };
-        Millis(own.0.saturating_add_signed(offset))
+        Millis(own.0.saturating_add_signed(self.offset))
     }
 }
 
