@@ -18,7 +18,8 @@ macro_rules! bytes32 {
         pub struct $name(pub [u8; 32]);
 
         impl Ord for $name {
-            /// Compares like the bytes do, but the first eight at once: they nearly always decide.
+            /// Orders identifiers by their bytes. Compares the first eight bytes as one integer,
+            /// which is nearly always enough.
             #[inline]
             fn cmp(&self, other: &Self) -> Ordering {
                 let first = |one: &Self| one.0.first_chunk().copied().map(u64::from_be_bytes);
@@ -89,7 +90,7 @@ bytes32! {
     ContentId
 }
 bytes32! {
-    /// The buyer's id of a job; the market only stores it.
+    /// The id that a buyer gives a job. The market stores it and does not interpret it.
     JobId
 }
 bytes32! {
@@ -131,7 +132,7 @@ number! {
     TradeId(u64)
 }
 number! {
-    /// A lease, numbered from 1; it has the number of the trade that opened it.
+    /// A lease. Its number is that of the trade that opened it.
     LeaseId(u64)
 }
 number! {
@@ -143,12 +144,12 @@ number! {
     DeviceId(u64)
 }
 number! {
-    /// A number that an account can use once. The exchange will accept any nonce above the highest
-    /// used one, and unused nonces of the window of 64 that ends at it.
+    /// A number that an account can use once. The exchange accepts any nonce above the account's
+    /// highest used nonce, and each unused one among the 64 up to the highest.
     Nonce(u64)
 }
 
-/// The index of an account in the ledger.
+/// Index of an account in the ledger's list of accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Slot(pub(crate) u32);
 
@@ -162,11 +163,11 @@ impl Slot {
     }
 }
 
-/// The number of a class's book.
+/// Identifies the order book of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct BookId(pub(crate) u32);
 
-/// The number of interned terms, valid while they have a user.
+/// Identifies interned terms of orders. Valid while an order or lease refers to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct TermsId(pub(crate) u32);
 

@@ -6,16 +6,24 @@ use souk_node::validator::operator;
 
 use super::{Table, print_line};
 
-/// Prints the current validators, and counts those that left.
+/// Prints the current validators, and lists the ids of the removed ones.
 pub fn print_members(members: &Members) {
     let mut table = Table::new(&["validator", "standing", "runs", ">last entry", "address"]);
-    let left = |member: &&Member| member.standing == Standing::Removed;
-    for member in members.validators.iter().filter(|member| !left(member)) {
-        let leads = member.raft_id == members.leader;
+    let is_removed = |member: &&Member| member.standing == Standing::Removed;
+    for member in members
+        .validators
+        .iter()
+        .filter(|member| !is_removed(member))
+    {
+        let is_leader = member.raft_id == members.leader;
         let standing = operator::name(member.standing).to_owned();
         table.add_row([
             member.raft_id.to_string(),
-            if leads { "leader".to_owned() } else { standing },
+            if is_leader {
+                "leader".to_owned()
+            } else {
+                standing
+            },
             match member.running {
                 Some(true) => "yes",
                 Some(false) => "no",
@@ -29,12 +37,14 @@ pub fn print_members(members: &Members) {
         ]);
     }
     table.print();
-    let gone = members.validators.iter().filter(left);
+    let gone = members.validators.iter().filter(is_removed);
     let gone: Vec<String> = gone.map(|member| member.raft_id.to_string()).collect();
     if !gone.is_empty() {
         print_line(&format!("  left for good: {}", gone.join(", ")));
     }
     if members.leader == 0 {
-        print_line("  nobody leads at the moment: too few of them run, or they are about to elect");
+        print_line(
+            "  there is no leader now: too few validators run, or an election is in progress",
+        );
     }
 }

@@ -1,11 +1,12 @@
-//! The keys that an organisation issued for its texts, as `souk openai key list` shows them.
+//! The public form of the API keys that an organisation issues for requests to language models.
+//! `souk openai key list` and the gateway show it.
 
 use serde::Serialize;
 use souk_roles::tokens::keys::{BudgetPeriod, KeyAccount, KeyTerms};
 
 use crate::time::format_rfc3339;
 
-/// A key, what it can spend, and what it has spent.
+/// An API key, with its limits and its use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TextKeyView {
@@ -17,34 +18,34 @@ pub struct TextKeyView {
     pub revoked: bool,
     /// When it was issued.
     pub issued_at: String,
-    /// The most that it can spend, in micro-credits; none for no limit of its own.
+    /// Maximum that it can spend, in micro-credits; none if it has no limit of its own.
     pub budget: Option<u64>,
-    /// When the budget begins anew: `never`, `day` or `month`, by UTC.
+    /// When the budget resets: `never`, or at each new `day` or `month` in UTC.
     pub budget_resets: &'static str,
-    /// The models that it can use, `*` at the end for all that follows; empty for all.
+    /// The models that it can use; a trailing `*` matches any suffix. If empty, all models.
     pub models: Vec<String>,
-    /// The most requests a minute.
+    /// Maximum number of requests per minute; none if unlimited.
     pub requests_per_minute: Option<u32>,
-    /// The most tokens a minute.
+    /// Maximum number of tokens per minute; none if unlimited.
     pub tokens_per_minute: Option<u64>,
-    /// What its requests cost since it was issued, in micro-credits.
+    /// Total cost of its requests, in micro-credits.
     pub spent: u64,
-    /// What its requests of the current day or month cost, in micro-credits.
+    /// Cost of its requests in the current day or month, in micro-credits.
     pub period_spent: u64,
-    /// What its open requests hold, in micro-credits.
+    /// Amount reserved for its open requests, in micro-credits.
     pub held: u64,
-    /// What is left of the budget, in micro-credits; none without a budget.
+    /// Rest of the budget, in micro-credits; none without a budget.
     pub left: Option<u64>,
-    /// Its requests for which something was reserved.
+    /// Number of its requests for which an amount was reserved.
     pub requests: u64,
-    /// The tokens of their messages.
+    /// Number of input tokens of these requests.
     pub input_tokens: u64,
-    /// The tokens of their answers.
+    /// Number of output tokens of these requests.
     pub output_tokens: u64,
 }
 
 impl TextKeyView {
-    /// Describes a key.
+    /// Builds the public form of a key from its terms and its account.
     #[must_use]
     pub fn new(terms: &KeyTerms, account: &KeyAccount) -> TextKeyView {
         let usage = &account.usage;

@@ -1,7 +1,7 @@
-//! The gateway: a buyer and its market over HTTP, for programs and pages on the same machine.
+//! Serves a buyer and its market over HTTP, for programs and web pages on the same machine.
 //!
-//! It is a buyer as a long-running process, with its key, its jobs and its connection to the
-//! market. Every path is in `routes`, and `access` alone decides which requests to answer. An
+//! A gateway is a long-running buyer, with its key, its jobs and its connection to the
+//! market. `routes` defines every path, and `access` alone authorises requests. An
 //! accepted job is on disk before the gateway buys anything for it, and the gateway will resume it
 //! after a crash.
 //!
@@ -25,10 +25,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
-#![allow(
-    unused_qualifications,
-    reason = "the macros of utoipa qualify what they are given"
-)]
+#![allow(unused_qualifications, reason = "utoipa's macros emit qualified paths")]
 
 mod access;
 mod address;
@@ -95,7 +92,8 @@ pub use sessions::{HostAnswer, SessionHost, SessionOrder, SessionView};
 pub struct Gateway {
     listener: HttpListener,
     state: state::SharedState,
-    _told: Option<PublishedAddress>,
+    /// Holds the lock on the published address until the gateway is dropped.
+    _published_address: Option<PublishedAddress>,
 }
 
 /// The settings of a gateway.
@@ -122,8 +120,8 @@ pub enum GatewayError {
     /// The folder of contents cannot be opened.
     #[error("cannot use the folder of contents: {0}")]
     Contents(io::Error),
-    /// The folder of keys cannot be opened.
-    #[error("cannot use the folder of keys: {0}")]
+    /// The folder of idempotency keys cannot be opened.
+    #[error("cannot use the folder of idempotency keys: {0}")]
     Keys(io::Error),
     /// The file with the gateway's address cannot be written.
     #[error("cannot write the HTTP address to the folder: {0}")]
@@ -131,7 +129,8 @@ pub enum GatewayError {
 }
 
 impl Gateway {
-    /// Listens. The gateway answers no request before you call [`Gateway::run`].
+    /// Binds the gateway's address. The gateway answers no request before you call
+    /// [`Gateway::run`].
     ///
     /// # Errors
     /// [`GatewayError`]
@@ -146,7 +145,7 @@ impl Gateway {
         let access = Access::new(&TokenFile::load_or_create(&folder)?);
         let contents = Contents::open(&folder).map_err(GatewayError::Contents)?;
         let keys = Keys::open(&folder).map_err(GatewayError::Keys)?;
-        let told = PublishedAddress::publish_address(&folder, listener.address())
+        let published_address = PublishedAddress::publish_address(&folder, listener.address())
             .await
             .map_err(GatewayError::Address)?;
         let market = (folder, name, listener.address());
@@ -155,7 +154,7 @@ impl Gateway {
         Ok(Gateway {
             listener,
             state,
-            _told: told,
+            _published_address: published_address,
         })
     }
 

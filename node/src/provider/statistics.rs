@@ -94,7 +94,7 @@ impl Statistics {
         self.leases = self.leases.saturating_add(1);
         self.received_bytes = self.received_bytes.saturating_add(done.received_bytes);
         self.made_bytes = self.made_bytes.saturating_add(done.made_bytes);
-        self.report.sum_up(&done.report, DEVICES_MAX);
+        self.report.append_run(&done.report, DEVICES_MAX);
     }
 }
 

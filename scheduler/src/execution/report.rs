@@ -15,18 +15,19 @@ pub struct Report {
     pub makespan_micros: u64,
     /// The devices' reports by name.
     pub devices: BTreeMap<String, DeviceReport>,
-    /// Bytes that the run copied to join the parts of shared operators.
+    /// Bytes that the run copied to assemble results of operators that several devices shared.
     #[serde(default)]
     pub joined_bytes: u64,
-    /// Number of operators that several devices shared, each with the operators that follow it row
-    /// by row.
+    /// Number of operators that several devices shared. Row-wise operators that run on the same
+    /// parts directly afterwards count together with it.
     #[serde(default)]
     pub partitioned_tasks: u64,
-    /// The contents of several devices' memories and the traffic between them. The key is the
-    /// device's name, or the group's name for the machine's own memory.
+    /// Use of each memory and transfers between memories, in a run of several devices. The key is
+    /// the device's name, or the group's name for the machine's own memory.
     #[serde(default)]
     pub memory: BTreeMap<String, MemoryReport>,
-    /// The plan's expectation and that of the best single device, for one run of several devices.
+    /// Expected time and energy of the plan, and expected time of the best single device; only for
+    /// one run of several devices.
     #[serde(default)]
     pub against: Option<ExpectedRun>,
     /// The work that devices lacked support for, refused or failed at, with the devices that did it
@@ -42,7 +43,7 @@ pub struct Fallback {
     pub device: String,
     /// The operator, or none if the device failed as a whole.
     pub operator: Option<String>,
-    /// Number of its nodes.
+    /// Number of nodes of the operator that the device did not run.
     pub nodes: u64,
     /// The feature that the device lacks, or its error.
     pub reason: String,
@@ -50,7 +51,7 @@ pub struct Fallback {
     pub by: Vec<String>,
 }
 
-/// The tensors between devices in one memory, and the moves for lack of room. Concurrent runs share
+/// Use of one memory by tensors that pass between devices, and its transfers. Concurrent runs share
 /// the memory and its counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryReport {
@@ -62,7 +63,7 @@ pub struct MemoryReport {
     pub peak_bytes: u64,
     /// Bytes copied from or to another memory.
     pub copied_bytes: u64,
-    /// Bytes that another place shares by reference.
+    /// Bytes that another device received by reference, without a copy.
     pub shared_bytes: u64,
     /// Bytes written to disk for lack of room.
     pub spilled_bytes: u64,
@@ -75,7 +76,7 @@ pub struct MemoryReport {
     /// Bytes that entered or left over PCI Express.
     #[serde(default)]
     pub pcie_bytes: u64,
-    /// Bytes that entered or left by copies of the host's processor.
+    /// Bytes that the host's processor copied in or out.
     #[serde(default)]
     pub host_bytes: u64,
     /// Bytes that moved within one memory that the device and the host share.
@@ -83,7 +84,7 @@ pub struct MemoryReport {
     pub unified_bytes: u64,
 }
 
-/// The expectations that a run compares with.
+/// The planner's expectations, to compare with the actual figures of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExpectedRun {
     /// Makespan in the plan, in microseconds.
@@ -108,7 +109,7 @@ pub struct SingleForecast {
 pub struct DeviceReport {
     /// Kind of the device in one word.
     pub kind: String,
-    /// Whether its times and joules come from a description and not from hardware.
+    /// Whether its times and joules come from a device profile instead of hardware.
     pub emulated: bool,
     /// Microseconds in which the device computed.
     pub busy_micros: u64,
@@ -116,7 +117,7 @@ pub struct DeviceReport {
     /// its computations.
     #[serde(default)]
     pub transfer_micros: u64,
-    /// Part of the makespan in which the device computed, from 0 to 1.
+    /// Fraction of the makespan in which the device computed, from 0 to 1.
     pub utilisation: f64,
     /// The causes of its idle time.
     pub idle: Idle,
@@ -163,8 +164,8 @@ impl Report {
         self.read_times(timeline);
     }
 
-    /// Adds another report's counts but not its times. Reading times takes a whole timeline, so you
-    /// should do it once, after the last report.
+    /// Adds another report's counts but not its times. [`Self::read_times`] scans a whole timeline,
+    /// so you should call it once, after the last report.
     pub fn add(&mut self, other: Self) {
         for (name, device) in other.devices {
             match self.devices.get_mut(&name) {
@@ -193,9 +194,9 @@ impl Report {
         }
     }
 
-    /// Adds the counts and times of a later run. The makespan becomes the sum of all runs. Omits
+    /// Adds the counts and times of a later run, and sums the makespans. Omits new
     /// devices and memories beyond `names_max` of each.
-    pub fn sum_up(&mut self, other: &Self, names_max: usize) {
+    pub fn append_run(&mut self, other: &Self, names_max: usize) {
         self.makespan_micros = self.makespan_micros.saturating_add(other.makespan_micros);
         self.joined_bytes = self.joined_bytes.saturating_add(other.joined_bytes);
         self.partitioned_tasks = self
@@ -216,9 +217,9 @@ impl Report {
                 self.memory.entry(place.clone()).or_default().add(memory);
             }
         }
-        let all = self.makespan_micros.max(1) as f64;
+        let makespan = self.makespan_micros.max(1) as f64;
         for device in self.devices.values_mut() {
-            device.utilisation = device.busy_micros as f64 / all;
+            device.utilisation = device.busy_micros as f64 / makespan;
         }
     }
 
@@ -292,7 +293,9 @@ impl DeviceReport {
             .for_each(|(mine, others)| *mine = mine.saturating_add(others));
     }
 
-    /// Computing hides transfers, and transfers hide waits, so the parts add up to the makespan.
+    /// Reads the device's times from its spans. A moment of computing counts as busy even if it
+    /// overlaps a transfer, and a transfer takes precedence over a wait, so busy and idle times add
+    /// up to the makespan.
     fn read_times(&mut self, name: &str, timeline: &Timeline, makespan: u64) {
         let covered = |kinds: &[SpanKind]| timeline.covered_by_any(name, kinds);
         let compute = covered(&[SpanKind::Compute]);
@@ -375,11 +378,11 @@ mod tests {
         run.memory.insert("host".to_owned(), held(40, 90));
         run.read_times(&timeline);
         let mut all = Report::default();
-        all.sum_up(&run, 1);
+        all.append_run(&run, 1);
         run.memory.insert("host".to_owned(), held(10, 60));
         run.devices
             .insert("gpu".to_owned(), DeviceReport::default());
-        all.sum_up(&run, 1);
+        all.append_run(&run, 1);
         let cpu = &all.devices["cpu"];
         assert_eq!((all.makespan_micros, all.partitioned_tasks), (100, 4));
         assert_eq!(

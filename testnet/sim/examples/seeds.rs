@@ -4,7 +4,7 @@
 //! counted never happened in many of them. With `raw` schedules are not shortened; with `find` it
 //! stops at the first seed that fails, and fails itself if one does.
 
-use souk_sim::{Config, Sums, first_violation, run};
+use souk_sim::{Config, Sums, find_violation, run};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => check_seeds(first, count, minutes)?,
         Some("raw") => raw(first, count, minutes),
         Some("find") => {
-            let seed = |seed| Some((seed, first_violation(&Config::new(seed, minutes))?));
+            let seed = |seed| Some((seed, find_violation(&Config::new(seed, minutes))?));
             if let Some((seed, violation)) = (first..first + count).find_map(seed) {
                 println!("{} seeds, {}", seed - first + 1, violation.kind());
                 return Err("a promise is broken".into());
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Which seeds break what, as they are.
 fn raw(first: u64, count: u64, minutes: u64) {
     for seed in first..first + count {
-        if let Some(violation) = first_violation(&Config::new(seed, minutes)) {
+        if let Some(violation) = find_violation(&Config::new(seed, minutes)) {
             println!("seed {seed}: {violation:?}");
         }
     }

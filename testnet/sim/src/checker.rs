@@ -362,7 +362,7 @@ impl Checker {
         let index = checkpoint.index;
         let state = (checkpoint.history, checkpoint.state);
         let same = *self.states.entry(index).or_insert(state) == state;
-        let same_whole = whole.is_none_or(|whole| self.wholes.compare_state(index, whole));
+        let same_whole = whole.is_none_or(|whole| self.wholes.record_or_compare(index, whole));
         if !same || !same_whole {
             let (index, replica) = (index.0, replica.get());
             self.record_violation(Violation::StatesDiffer { index, replica });

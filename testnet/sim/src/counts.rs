@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::payments::Dealings;
 
 /// This many seeds must show every counted event.
-pub const SEEDS_TELLING: u64 = 200;
+pub const COVERAGE_SEEDS_MIN: u64 = 200;
 
 /// Counts of one run.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -183,7 +183,7 @@ impl Sums {
     #[must_use]
     pub fn missing_events(&self) -> Vec<&str> {
         let zeros = self.counts.iter().filter(|(_, count)| **count == 0);
-        let told = zeros.filter(|_| self.seeds >= SEEDS_TELLING);
+        let told = zeros.filter(|_| self.seeds >= COVERAGE_SEEDS_MIN);
         told.map(|(name, _)| name.as_str()).collect()
     }
 }

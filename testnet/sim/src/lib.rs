@@ -1,9 +1,9 @@
-//! The simulator: production replicas, log and exchange in one thread, with everything drawn from
-//! one seed.
+//! Simulates a market deterministically: runs production replicas, log and exchange in one thread,
+//! and draws every choice from one seed.
 //!
-//! Only network, disks, clocks, scheduling and people are simulated. A run first draws its schedule
-//! of faults, applies it, heals, and checks everything once more. If a schedule breaks a promise,
-//! the simulator will shorten the schedule while the same promise stays broken.
+//! Only the network, disks, clocks, scheduling and users are simulated. A run draws its schedule of
+//! faults, applies it, repairs all faults, and checks all invariants again. If a run violates an
+//! invariant, the simulator shortens the schedule as long as the run still violates the same one.
 //!
 //! ```no_run
 //! use souk_sim::{Config, run};
@@ -50,7 +50,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde::Serialize;
 
 pub use checker::Violation;
-pub use counts::{Counts, SEEDS_TELLING, Sums};
+pub use counts::{COVERAGE_SEEDS_MIN, Counts, Sums};
 pub use fake_store::Harm;
 pub use faults::{Boundary, Fault, TimedFault};
 pub use payments::Dealings;
@@ -60,14 +60,14 @@ use world::World;
 /// Mean number of commands in a simulated batch.
 const BATCH_COMMANDS: u64 = 4;
 
-/// Maximum batches that reach one validator at the same moment: every other time from two to this
-/// many, otherwise one.
+/// Maximum number of batches that reach one validator at the same moment. Half of all arrivals are
+/// rushes of two to this many batches; the others are single batches.
 const RUSH_MAX: u64 = 8;
 
-/// Mean number of batches in a rush.
+/// Mean number of batches per arrival, single batches included.
 const RUSH_BATCHES: u64 = 3;
 
-/// Entries between two digests of the whole state.
+/// Number of entries between two checkpoints (digests of the whole state).
 const CHECKPOINT_ENTRIES: u64 = 128;
 
 /// Configuration of a run.
@@ -83,15 +83,15 @@ pub struct Config {
     pub commands_per_second: u64,
     /// Whether batches come in rushes, which validators pack into one entry, or one by one.
     pub rushes: bool,
-    /// Indices of the schedule's faults to apply; all if none.
+    /// Indices of the schedule's faults to apply; `None` applies all.
     pub faults: Option<Vec<usize>>,
 }
 
 impl Config {
-    /// Default of market commands per simulated second.
+    /// Default number of market commands per simulated second.
     pub const COMMANDS_PER_SECOND: u64 = 100;
 
-    /// Returns a run of `minutes` with 5 replicas and 100 commands a second.
+    /// Returns the configuration of a run of `minutes` with 5 replicas and 100 commands per second.
     #[must_use]
     pub fn new(seed: u64, minutes: u64) -> Self {
         Self {
@@ -125,30 +125,30 @@ pub struct Report {
     pub nodes: usize,
     /// Counts of the run's events.
     pub counts: Counts,
-    /// Root of the history at the end: equal for equal seeds.
+    /// Root hash of the history at the end: equal for equal configurations.
     pub history: String,
-    /// A hash of the final memory of every job and provider: equal for equal seeds.
+    /// Digest of the state machines of all jobs and providers: equal for equal configurations.
     pub cores: String,
-    /// The broken promise, if there is one.
+    /// The violated invariant, if any.
     pub failure: Option<Failure>,
 }
 
-/// A broken promise and how to reproduce it.
+/// A violated invariant and how to reproduce the violation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failure {
-    /// The broken promise.
+    /// The violated invariant.
     pub violation: Violation,
-    /// The shortest schedule found that breaks it, as indices into the seed's schedule.
+    /// The shortest schedule found that violates it, as indices into the seed's schedule.
     pub faults: Vec<usize>,
     /// The faults of this schedule.
     pub schedule: Vec<TimedFault>,
-    /// Runs used to shorten the schedule.
+    /// Number of runs that shortening the schedule took.
     pub runs: u32,
     /// The command that reproduces it.
     pub replay: String,
 }
 
-/// Runs a simulation. If it breaks a promise, shortens its schedule.
+/// Runs a simulation. If it violates an invariant, shortens its schedule.
 #[must_use]
 pub fn run(config: &Config) -> Report {
     let (mut report, violation) = run_once(config);
@@ -158,9 +158,9 @@ pub fn run(config: &Config) -> Report {
     report
 }
 
-/// Runs a simulation once and returns the promise that it breaks, if any.
+/// Runs a simulation once and returns the violation that it finds, if any.
 #[must_use]
-pub fn first_violation(config: &Config) -> Option<Violation> {
+pub fn find_violation(config: &Config) -> Option<Violation> {
     run_once(config).1
 }
 
@@ -170,7 +170,7 @@ fn run_once(config: &Config) -> (Report, Option<Violation>) {
     let mut world = World::new(config, faults);
     let violation = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
         Some(Violation::Panicked {
-            replica: 0,
+            replica: 0, // a panic does not name its replica
             reason: panic_text(&*panic),
         })
     });

@@ -1,15 +1,17 @@
-//! Compares whole states of the exchange between replicas at the same entries of the log: field by
-//! field, and byte by byte if these differ.
+//! Compares the exchange's full states of different replicas at the same log entry. Two states are
+//! equal if their snapshots are; equal fields show this without encoding.
 
 use std::collections::BTreeMap;
 
 use souk_consensus::{Digest, LogIndex};
 use souk_market::Exchange;
 
-/// Full states to keep: replicas reach the same entry at about the same time.
+/// Maximum number of full states to keep. A few suffice, because replicas reach the same entry at
+/// about the same time.
 const STATES_MAX: usize = 16;
 
-/// The first replica's state at each entry; for older entries, only the digest of every byte.
+/// For each entry, the state of the replica that reached it first; for older entries, only the
+/// digest of its snapshot.
 #[derive(Default)]
 pub struct ReplicaStates {
     states: BTreeMap<LogIndex, Exchange>,
@@ -17,8 +19,8 @@ pub struct ReplicaStates {
 }
 
 impl ReplicaStates {
-    /// Returns whether a replica's state at an entry equals the first replica's.
-    pub fn compare_state(&mut self, index: LogIndex, state: &Exchange) -> bool {
+    /// Records the first state given for an entry. Returns whether a later one equals it.
+    pub fn record_or_compare(&mut self, index: LogIndex, state: &Exchange) -> bool {
         if let Some(first) = self.states.get(&index) {
             return is_same_state(first, state);
         }
@@ -35,7 +37,8 @@ impl ReplicaStates {
     }
 }
 
-/// Returns whether two states are equal. States with equal fields have equal bytes.
+/// Returns whether two states have equal snapshots. Compares fields first, because equal fields
+/// imply equal snapshots.
 pub fn is_same_state(one: &Exchange, other: &Exchange) -> bool {
     one == other || one.snapshot() == other.snapshot()
 }

@@ -81,7 +81,7 @@ fn one_seed_is_one_run() {
 #[test]
 fn what_never_happened_in_many_runs_is_named() {
     let mut sums = Sums::default();
-    for _ in 1..SEEDS_TELLING {
+    for _ in 1..COVERAGE_SEEDS_MIN {
         sums.add(&Counts::default());
     }
     assert!(sums.missing_events().is_empty(), "too few to tell");

@@ -1,19 +1,20 @@
 //! Lays out the caches of keys and values in memory, and converts them from and to the tensors of a
-//! session. Attention and the steps that write caches find each position by it.
+//! session. Attention and the writers of caches locate each position through this layout.
 //!
-//! Sixteen positions of a head's keys lie side by side, so that a query meets sixteen at once and
-//! no sum runs across a vector. A position's values lie one after the other, padded to whole
-//! vectors.
+//! The keys of sixteen positions of a head are interleaved, so that one vector operation multiplies
+//! a query's number with all sixteen, and no kernel sums across the lanes of a vector. The values
+//! of a position are contiguous, padded to whole vectors.
 
 use super::lanes::LANES;
 use crate::tiled::aligned_floats::AlignedFloats;
 
-/// How attention reads a cache.
+/// The memory order of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheOrder {
-    /// Keys: number by number of sixteen positions.
+    /// For keys: blocks of sixteen positions; in a block, the first number of each position, then
+    /// the second of each.
     Keys,
-    /// Values: position by position.
+    /// For values: one position after the other.
     Values,
 }
 
@@ -22,25 +23,25 @@ pub(super) enum CacheOrder {
 pub(super) struct CacheShape {
     pub order: CacheOrder,
     pub heads: usize,
-    /// Positions of a head.
+    /// Capacity of a head, in positions.
     pub room: usize,
-    /// Numbers of a position.
+    /// Floats per position.
     pub width: usize,
 }
 
 /// A row's place in the caches of its sequence.
 #[derive(Clone, Copy)]
 pub(super) struct RowPlace {
-    /// The sequence, as the step counts them.
+    /// Index of the sequence within the step.
     pub sequence: usize,
-    /// Where it is written.
+    /// Position at which the step writes the row's key and value.
     pub write: usize,
-    /// Positions it looks at, its own the last.
+    /// Number of positions that the row attends to; the last is its own.
     pub seen: usize,
 }
 
 impl CacheShape {
-    /// Floats of a head.
+    /// Returns the number of floats that a head occupies, with padding.
     pub fn head_floats(&self) -> usize {
         match self.order {
             CacheOrder::Keys => self.room.next_multiple_of(LANES) * self.width,
@@ -48,7 +49,7 @@ impl CacheShape {
         }
     }
 
-    /// Where a position's first number is.
+    /// Returns the index of a position's first float.
     pub fn position_start(&self, head: usize, position: usize) -> usize {
         let within = match self.order {
             CacheOrder::Keys => position / LANES * LANES * self.width + position % LANES,
@@ -57,7 +58,7 @@ impl CacheShape {
         head * self.head_floats() + within
     }
 
-    /// Floats from a position's number to its next.
+    /// Returns the distance between consecutive floats of a position.
     pub fn stride(&self) -> usize {
         match self.order {
             CacheOrder::Keys => LANES,
@@ -65,7 +66,7 @@ impl CacheShape {
         }
     }
 
-    /// Returns a cache of `[heads, room, width]` floats. Does not write zeros, so the system will
+    /// Packs `[heads, room, width]` floats into a cache. Does not write zeros, so the system will
     /// allocate the pages of an empty cache only on use.
     pub fn pack_cache(&self, floats: &[f32]) -> AlignedFloats {
         let mut cache = AlignedFloats::zeros(self.heads * self.head_floats());
@@ -80,7 +81,7 @@ impl CacheShape {
         cache
     }
 
-    /// The floats of a cache, `[heads, room, width]`.
+    /// Unpacks a cache into `[heads, room, width]` floats.
     pub fn unpack_cache(&self, cache: &[f32]) -> Vec<f32> {
         let rows = (0..self.heads * self.room).flat_map(|row| {
             let start = self.position_start(row / self.room, row % self.room);
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cache_gives_back_what_it_was_made_of() {
+    fn unpacking_a_packed_cache_returns_its_floats() {
         for order in [CacheOrder::Keys, CacheOrder::Values] {
             for (heads, room, width) in [(1, 1, 1), (2, 21, 6), (3, 32, 16), (1, 0, 4)] {
                 let shape = CacheShape {

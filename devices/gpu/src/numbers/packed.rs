@@ -16,7 +16,7 @@ use super::quarters::{self, Rounding};
 pub(crate) fn per_word(dtype: DType) -> usize {
     match dtype {
         _ if is_half(dtype) => 2,
-        _ if quarters::is_quarter_float(dtype) || quarters::is_power_of_two(dtype) => 4,
+        _ if quarters::is_f8(dtype) || quarters::is_power_of_two(dtype) => 4,
         _ if quarters::is_eighth_float(dtype) => 8,
         _ => integers::packed_bits(dtype).map_or(1, |bits| 32 / bits),
     }
@@ -24,7 +24,7 @@ pub(crate) fn per_word(dtype: DType) -> usize {
 
 /// Whether a type is a float of 8 or 4 bits.
 pub(crate) fn is_small_float(dtype: DType) -> bool {
-    quarters::is_quarter_float(dtype) || quarters::is_eighth_float(dtype)
+    quarters::is_f8(dtype) || quarters::is_eighth_float(dtype)
 }
 
 /// Whether values of a type lie on the device in words of their own or packed. Other integers are

@@ -147,7 +147,7 @@ pub(crate) fn is_byte(dtype: DType) -> bool {
 }
 
 /// Whether a type is a float of 8 bits that the device knows.
-pub(crate) fn is_quarter_float(dtype: DType) -> bool {
+pub(crate) fn is_f8(dtype: DType) -> bool {
     float_layout(dtype).is_some()
 }
 

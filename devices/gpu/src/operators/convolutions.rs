@@ -12,7 +12,7 @@ use crate::numbers::packed::{Halves, packing_functions, read, store_expression, 
 use crate::numbers::quarters::Rounding;
 #[cfg(feature = "cuda")]
 use crate::operators::products::library::library_conv;
-use crate::operators::products::{tile_grid, tile_rows, tiled_kernel};
+use crate::operators::products::{tile_grid, tile_rows, tiled_kernel_source};
 use crate::operators::unfolding::TAP;
 use crate::recording::{Array, Epilogue, Groups, Step, to_word};
 use crate::shaders::{BY_THREAD, bindings, prelude};
@@ -127,7 +127,7 @@ pub(crate) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         sizes.push(own);
         step.record_kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))?;
     } else {
-        let source = tiled_kernel(
+        let source = tiled_kernel_source(
             &arrays_text,
             &conv_lines(types, with_bias, step.epilogue),
             tile_rows(own),

@@ -191,11 +191,11 @@ fn by_library(
     // One for all, or one for each row and each column.
     let left_zero = left_zero.with_dims([left_zero.count(), 1]);
     let right_zero = right_zero.with_dims([right_zero.count()]);
-    let [flip_left, flip_right] = flips;
+    let [transpose_left, transpose_right] = flips;
     let depth = pair.depth as f64;
     let expression = format!(
-        "a - (e - {flip_right}) * b - (d - {flip_left}) * c \
-         + i32(s) * (d - {flip_left}) * (e - {flip_right})"
+        "a - (e - {transpose_right}) * b - (d - {transpose_left}) * c \
+         + i32(s) * (d - {transpose_left}) * (e - {transpose_right})"
     );
     let inputs = [&made.product, &along, &down, &left_zero, &right_zero];
     let inputs = inputs.map(|array| (array, DType::I32));
@@ -279,7 +279,7 @@ fn source(left: DType, right: DType, rows: usize) -> String {
     ];
     let arrays = bindings(&names, 1);
     let threads = rows / 4 * 16;
-    let (flip_left, flip_right) = (sign_flip_bits(left), sign_flip_bits(right));
+    let (transpose_left, transpose_right) = (sign_flip_bits(left), sign_flip_bits(right));
     let words = rows * 16;
     let along = [
         "ta",
@@ -293,7 +293,8 @@ fn source(left: DType, right: DType, rows: usize) -> String {
         "n < columns",
         "right0 + (k + j) * columns + n",
     ];
-    let strips = strip(along, flip_left, words, threads) + &strip(down, flip_right, 1024, threads);
+    let strips =
+        strip(along, transpose_left, words, threads) + &strip(down, transpose_right, 1024, threads);
     format!(
         r"{PRELUDE}{arrays}
 var<workgroup> ta: array<u32, {words}>;
@@ -325,8 +326,8 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) l:
     for (var c = 0u; c < 4u; c++) {{
       let n = column0 + tc + 16u * c;
       if (m < rows && n < columns) {{
-        let za = zx[m * p[3]] - {flip_left};
-        let zb = zy[n * p[4]] - {flip_right};
+        let za = zx[m * p[3]] - {transpose_left};
+        let zb = zy[n * p[4]] - {transpose_right};
         y[(w.z * rows + m) * columns + n] =
           sums[r][c] - zb * along[r] - za * down[c] + i32(depth) * za * zb;
       }}

@@ -1,9 +1,10 @@
-//! Records the kernels of products of matrices, `MatMul` and `Gemm`, and builds the tiled kernel
-//! that convolutions use as well. The places of the operands are arguments of the kernel.
+//! Records the kernels of matrix products (`MatMul`, `Gemm`), and builds the tiled kernel that
+//! convolutions use as well. The kernel takes sizes and strides as arguments, so one kernel serves
+//! all shapes.
 //!
-//! A workgroup computes a tile of the result from strips of both operands in its own memory, a
-//! thread sixteen elements of it. The kernel applies element-wise functions to each sum before it
-//! writes it.
+//! Each workgroup computes one tile of the result from strips of both operands in workgroup memory;
+//! each thread computes sixteen elements. The kernel applies element-wise functions to each sum
+//! before it writes it. With the feature `cuda`, cuBLASLt computes the products that it supports.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod library;
@@ -15,26 +16,27 @@ use souk_reference::shape::{broadcast_shape, strides};
 
 use crate::error::GpuError;
 use crate::numbers::packed::{Halves, packing_functions, read, store_expression, word_type};
-use crate::numbers::quarters::{Rounding, is_quarter_float};
+use crate::numbers::quarters::{Rounding, is_f8};
 use crate::operators::elementwise::map;
 use crate::recording::{Array, Epilogue, Groups, Step, widen_array};
 use crate::shaders::{bindings, prelude};
 #[cfg(feature = "cuda")]
-use library::{library_product, quarters_product};
+use library::{f8_product, library_product};
 
 /// Columns of a tile.
 const TILE_COLUMNS: usize = 64;
 
-/// The tiled product: `rows` is the height of a tile, `lines` begin the kernel with functions
-/// `left(z, m, k)`, `right(z, k, n)` and `done(z, m, n, sum)`.
-pub(crate) fn tiled_kernel(arrays: &str, lines: &str, rows: usize) -> String {
+/// Returns the WGSL of a tiled product. `rows` is the height of a tile. `functions` must define
+/// `left(z, m, k)` and `right(z, k, n)`, which load an element of batch `z`, and `done(z, m, n,
+/// sum)`, which stores a result.
+pub(crate) fn tiled_kernel_source(arrays: &str, functions: &str, rows: usize) -> String {
     let threads = rows / 4 * (TILE_COLUMNS / 4);
     let prelude = prelude(arrays);
     format!(
         r"{prelude}{arrays}
 var<workgroup> ta: array<f32, {left}>;
 var<workgroup> tb: array<f32, 1024>;
-{lines}
+{functions}
 @compute @workgroup_size({threads})
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) l: u32) {{
   let rows = p[0];
@@ -88,20 +90,22 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) l:
     )
 }
 
-/// Returns the height of tiles for this many rows.
+/// Returns the tile height for a product with `rows` rows.
 pub(crate) fn tile_rows(rows: usize) -> usize {
     if rows <= 16 { 16 } else { 64 }
 }
 
-pub(crate) fn tile_grid(rows: usize, columns: usize, each: usize) -> Groups {
+/// Returns the workgroups that cover `batches` results of `rows` by `columns` with tiles.
+pub(crate) fn tile_grid(rows: usize, columns: usize, batches: usize) -> Groups {
     Groups::Grid([
         columns.div_ceil(TILE_COLUMNS),
         rows.div_ceil(tile_rows(rows)),
-        each,
+        batches,
     ])
 }
 
-/// A batch of matrices: where each begins, and the steps of its rows and columns.
+/// A batch of matrices in an array, with the strides (in elements) of the batch dimensions, the
+/// rows and the columns.
 pub(crate) struct Operand<'a> {
     pub array: &'a Array,
     pub batch: Vec<usize>,
@@ -109,7 +113,8 @@ pub(crate) struct Operand<'a> {
     pub column: usize,
 }
 
-/// `factor * left * right + share * added`, over broadcast batches.
+/// `factor * left * right + share * added` (Gemm's alpha and beta) over broadcast batches; `batch`
+/// holds the sizes of their dimensions.
 pub(crate) struct Product<'a> {
     pub batch: Vec<usize>,
     pub rows: usize,
@@ -148,8 +153,8 @@ fn record_product(
     }
     names.push(("y", word_type(result.dtype, halves)));
     arrays.push(&result);
-    let lines = product_lines([dtype, result.dtype], halves, &added, step.epilogue);
-    let source = tiled_kernel(&bindings(&names, 1), &lines, tile_rows(product.rows));
+    let lines = product_functions([dtype, result.dtype], halves, &added, step.epilogue);
+    let source = tiled_kernel_source(&bindings(&names, 1), &lines, tile_rows(product.rows));
     let sizes = product.kernel_arguments();
     let each = product.batch.iter().product();
     let groups = tile_grid(product.rows, product.columns, each);
@@ -157,30 +162,37 @@ fn record_product(
     Ok(result)
 }
 
-/// A product's part of the tiled kernel, its operands of one type and its result of another.
-fn product_lines(
-    [dtype, made]: [DType; 2],
+/// Returns the functions `left`, `right` and `done` of a product for the types of its operands and
+/// its result.
+fn product_functions(
+    [dtype, result_dtype]: [DType; 2],
     halves: Halves,
     added: &str,
     epilogue: &Epilogue,
 ) -> String {
     let functions = packing_functions(dtype, Rounding::default());
-    let (then, done) = epilogue.kernel_lines(&format!("f(9u) * sum + {added}"));
-    let done = store_expression(made, &done);
-    let left = read(dtype, halves, "x", "place(z, 1u) + m * p[3] + k * p[4]");
+    let (epilogue_functions, done) = epilogue.kernel_lines(&format!("f(9u) * sum + {added}"));
+    let done = store_expression(result_dtype, &done);
+    let left = read(
+        dtype,
+        halves,
+        "x",
+        "batch_offset(z, 1u) + m * p[3] + k * p[4]",
+    );
     let right = read(
         dtype,
         halves,
         "right_x",
-        "place(z, 2u) + k * p[5] + n * p[6]",
+        "batch_offset(z, 2u) + k * p[5] + n * p[6]",
     );
     format!(
-        r"{functions}{then}
-fn place(z: u32, steps: u32) -> u32 {{
+        r"{functions}{epilogue_functions}
+// Returns the offset of batch `z` in an operand: 1 is the left one, 2 the right one.
+fn batch_offset(z: u32, operand: u32) -> u32 {{
   var rest = z;
   var at = 0u;
   for (var k = p[11]; k > 0u; k--) {{
-    at += (rest % p[11u + k]) * p[11u + steps * p[11] + k];
+    at += (rest % p[11u + k]) * p[11u + operand * p[11] + k];
     rest = rest / p[11u + k];
   }}
   return at;
@@ -194,7 +206,9 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{
 }
 
 impl Product<'_> {
-    /// Returns the arguments of the kernel.
+    /// Returns the kernel's arguments `p`: rows, columns and depth (0 to 2); row and column strides
+    /// of `left`, `right` and `added` (3 to 8); the bits of `factor` and `share` (9, 10); the
+    /// number of batch dimensions (11); then their sizes and the strides of `left` and `right`.
     fn kernel_arguments(&self) -> Vec<usize> {
         let added = self.added.as_ref();
         let (row, column) = added.map_or((0, 0), |operand| (operand.row, operand.column));
@@ -219,38 +233,38 @@ impl Product<'_> {
     }
 }
 
-/// `MatMul`: the last two dimensions multiplied, the others broadcast; vectors gain a dimension. A
-/// third input, one element for each column, is the bias that was added after it. Operands of 8-bit
-/// floats have scales fourth and fifth.
+/// Records `MatMul`: multiplies the last two dimensions and broadcasts the others; vectors gain a
+/// dimension. An optional third input, one element for each column, is a bias, fused from an `Add`
+/// after the product. For operands of 8-bit floats, the fourth and fifth inputs are their scales.
 pub(crate) fn matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     if let Some(matrix) = step.matrix {
         return matrix::matrix_product(step, matrix);
     }
     let (mut left, mut right) = (step.stored_array(0)?, step.stored_array(1)?);
-    if is_quarter_float(left.dtype) {
+    if is_f8(left.dtype) {
         #[cfg(feature = "cuda")]
-        if let Some(made) = quarters_product(step, &left, &right)? {
+        if let Some(made) = f8_product(step, &left, &right)? {
             return Ok(vec![made]);
         }
-        left = scale_quarters(step, left, 3)?;
-        right = scale_quarters(step, right, 4)?;
+        left = dequantize_f8(step, left, 3)?;
+        right = dequantize_f8(step, right, 4)?;
     }
-    Ok(vec![product_of(step, left, right)?])
+    Ok(vec![record_array_product(step, left, right)?])
 }
 
-/// Converts 8-bit floats to 32-bit floats with their scale.
-fn scale_quarters(step: &mut Step<'_, '_>, array: Array, scale: usize) -> Result<Array, GpuError> {
+/// Converts 8-bit floats to 32-bit floats, multiplied by the input `scale`.
+fn dequantize_f8(step: &mut Step<'_, '_>, array: Array, scale: usize) -> Result<Array, GpuError> {
     let (wide, scale) = (widen_array(step.stream, array)?, step.wide_array(scale)?);
     let scale = scale.with_dims(Vec::new());
     let inputs = [(&wide, DType::F32), (&scale, DType::F32)];
     map(step, "a * b", &inputs, DType::F32, [0.0; 3])
 }
 
-/// Two operands of a product that fit: vectors are matrices of one row or column.
+/// Two operands with compatible shapes. A vector counts as a matrix with one row or one column.
 pub(crate) struct Pair {
     pub left: Array,
     pub right: Array,
-    /// Sizes of both batches together, and of the result.
+    /// Sizes of the broadcast batch dimensions (`batch`), and shape of the result (`dims`).
     pub batch: Vec<usize>,
     pub dims: Vec<usize>,
     pub rows: usize,
@@ -292,7 +306,7 @@ impl Pair {
         })
     }
 
-    /// Returns both operands, with the places of their rows and columns.
+    /// Returns both operands with their strides.
     pub fn operands(&self) -> [Operand<'_>; 2] {
         [
             batch_operand(&self.left, &self.batch, self.depth, 1),
@@ -301,7 +315,12 @@ impl Pair {
     }
 }
 
-fn product_of(step: &mut Step<'_, '_>, left: Array, right: Array) -> Result<Array, GpuError> {
+/// Records a product of two arrays, with the bias of input 2 if there is one.
+fn record_array_product(
+    step: &mut Step<'_, '_>,
+    left: Array,
+    right: Array,
+) -> Result<Array, GpuError> {
     let pair = Pair::from_arrays(left, right)?;
     let bias = step.optional_stored(2)?;
     let added = bias.as_ref().map(|array| Operand {
@@ -325,7 +344,7 @@ fn product_of(step: &mut Step<'_, '_>, left: Array, right: Array) -> Result<Arra
     record_product(step, &product, &pair.dims)
 }
 
-/// Matrices in C order whose batch is repeated to `batch`.
+/// Returns the operand of an array in C order, broadcast to the batch dimensions `batch`.
 fn batch_operand<'a>(array: &'a Array, batch: &[usize], row: usize, column: usize) -> Operand<'a> {
     let (own, matrix) = array.dims.split_at(array.dims.len() - 2);
     let matrix: usize = matrix.iter().product();
@@ -343,20 +362,20 @@ fn batch_operand<'a>(array: &'a Array, batch: &[usize], row: usize, column: usiz
     }
 }
 
-/// `Gemm`: multiplies two matrices, either of them transposed, and adds a third, repeated to the
-/// result's shape.
+/// Records `Gemm`: multiplies two matrices, each transposed on request, and adds a third, broadcast
+/// to the result's shape.
 pub(crate) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let (left, right) = (step.stored_array(0)?, step.stored_array(1)?);
     let added = step.optional_stored(2)?;
-    let (flip_left, flip_right) = (
+    let (transpose_left, transpose_right) = (
         step.call.is_flag_set("transA"),
         step.call.is_flag_set("transB"),
     );
     let (&[a0, a1], &[b0, b1]) = (&left.dims[..], &right.dims[..]) else {
         return Err(KernelError::Shapes(left.dims.clone(), right.dims.clone()).into());
     };
-    let (rows, depth) = if flip_left { (a1, a0) } else { (a0, a1) };
-    let (other, columns) = if flip_right { (b1, b0) } else { (b0, b1) };
+    let (rows, depth) = if transpose_left { (a1, a0) } else { (a0, a1) };
+    let (other, columns) = if transpose_right { (b1, b0) } else { (b0, b1) };
     if depth != other {
         return Err(KernelError::Shapes(left.dims.clone(), right.dims.clone()).into());
     }
@@ -385,8 +404,8 @@ pub(crate) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         rows,
         columns,
         depth,
-        left: single(&left, steps(flip_left, a1)),
-        right: single(&right, steps(flip_right, b1)),
+        left: single(&left, steps(transpose_left, a1)),
+        right: single(&right, steps(transpose_right, b1)),
         added: third,
         factor: step.call.float_attribute("alpha", 1.0) as f32,
         share: step.call.float_attribute("beta", 1.0) as f32,

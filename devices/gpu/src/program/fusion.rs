@@ -11,7 +11,7 @@ use souk_memory::DType;
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 
-use crate::numbers::quarters::is_quarter_float;
+use crate::numbers::quarters::is_f8;
 use crate::operators::elementwise::{attribute_numbers, gelu_expression, unary_map};
 use crate::program::table::Side;
 use crate::recording::{ElementFunction, Epilogue, FusedFunction};
@@ -159,7 +159,7 @@ fn find_quarters(
             && producer.operator_domain().is_empty()
             && producer.input_name(2).is_none()
             && readers.get(name)?.len() == 1
-            && is_quarter_float(*graph.dtypes.get(packed)?)
+            && is_f8(*graph.dtypes.get(packed)?)
             && graph.dtypes.get(name) == Some(&DType::F32)
             && graph.weights.get(scale)?.shape().element_count() == 1;
         is_conversion.then(|| (index, packed.to_owned(), scale.to_owned()))

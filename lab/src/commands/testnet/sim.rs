@@ -1,6 +1,6 @@
 //! `souk testnet sim`: simulates a market with faults from a seed.
 
-use souk_sim::{Config, Report, SEEDS_TELLING, Sums};
+use souk_sim::{COVERAGE_SEEDS_MIN, Config, Report, Sums};
 
 use crate::args::SimArgs;
 use souk_cli::failure::{Failure, Kind, Outcome};
@@ -36,7 +36,7 @@ pub fn run(output: Output, args: &SimArgs) -> Outcome {
     let never = sums.missing_events();
     if !never.is_empty() && args.faults.is_none() {
         let cause = format!("never seen in {} seeds: {}", args.seeds, never.join(", "));
-        let hint = format!("{SEEDS_TELLING} seeds and more must show all that is counted");
+        let hint = format!("{COVERAGE_SEEDS_MIN} seeds and more must show all that is counted");
         return Err(Failure::new(Kind::Verification, cause, hint));
     }
     Ok(())

@@ -7,8 +7,8 @@
 //! known plan: the fastest path from any placed task to the end, or all remaining work spread
 //! perfectly over the devices.
 
+use super::free_memory::FreeMemory;
 use super::portfolio::{self, Plans};
-use super::room::FreeMemory;
 use super::{Pace, anneal, in_time};
 use crate::planning::objective::{Figures, Objective, Score};
 use crate::planning::problem::{Problem, ProblemError};

@@ -1,4 +1,5 @@
-//! Counts the free memory of each device while a planner places tasks or takes them back.
+//! Tracks the free memory of each device while a planner places tasks on devices and removes them
+//! again.
 
 use crate::planning::problem::Problem;
 
@@ -9,7 +10,7 @@ pub(crate) struct FreeMemory {
 }
 
 impl FreeMemory {
-    /// Creates the memory of empty devices.
+    /// Returns the free memory of devices without tasks.
     pub(crate) fn new(problem: &Problem) -> Self {
         let devices = 0..problem.device_count();
         Self {
@@ -31,7 +32,7 @@ impl FreeMemory {
     }
 
     /// Returns whether the device has room for all the tasks together.
-    pub(crate) fn fits_all(
+    pub(crate) fn has_room_for_all(
         &self,
         problem: &Problem,
         tasks: impl Iterator<Item = usize>,
@@ -41,8 +42,9 @@ impl FreeMemory {
         needed.fold(0, u64::saturating_add) <= self.left[device]
     }
 
-    /// Takes the task's bytes. They can exceed the free bytes while a change of several tasks is
-    /// incomplete; its next step must return them.
+    /// Subtracts the task's bytes from the device's free bytes. In the middle of a change of
+    /// several tasks the result can wrap below zero; a later step of the change must return the
+    /// bytes.
     #[inline]
     pub(crate) fn take_bytes(&mut self, problem: &Problem, task: usize, device: usize) {
         self.left[device] = self.left[device].wrapping_sub(problem.task_memory(task));

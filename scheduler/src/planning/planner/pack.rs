@@ -1,8 +1,8 @@
 //! Packs tasks into memory by size, for problems so tight that placing them by urgency leaves no
 //! room for the last. Tasks with the fewest possible devices come first, then the largest.
 
+use super::free_memory::FreeMemory;
 use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward_rank};
-use super::room::FreeMemory;
 use super::state::{GapPolicy, PartialSchedule};
 use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;

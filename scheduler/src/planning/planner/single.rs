@@ -1,7 +1,7 @@
 //! Plans everything on the best single device: the plan that every other plan must beat.
 
 use super::Pace;
-use super::room::FreeMemory;
+use super::free_memory::FreeMemory;
 use super::state::{GapPolicy, PartialSchedule};
 use crate::planning::objective::Objective;
 use crate::planning::problem::{Problem, ProblemError};
@@ -30,7 +30,7 @@ pub(crate) fn best_single_device(problem: &Problem) -> Option<Schedule> {
 fn total_time(problem: &Problem, device: usize) -> Option<Time> {
     let mut end: Time = 0;
     let all = problem.topological_order().iter().copied();
-    if !FreeMemory::new(problem).fits_all(problem, all, device) {
+    if !FreeMemory::new(problem).has_room_for_all(problem, all, device) {
         return None;
     }
     for &task in problem.topological_order() {

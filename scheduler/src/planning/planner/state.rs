@@ -3,7 +3,7 @@
 //! Each device has a sorted list of its idle gaps, so a bisection finds the earliest place for a
 //! task without a walk over all placed tasks.
 
-use super::room::FreeMemory;
+use super::free_memory::FreeMemory;
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};

@@ -214,7 +214,7 @@ fn plan_byte_product(
 }
 
 /// A product of 8-bit floats, each side with its scale, if the library takes it.
-pub(crate) fn quarters_product(
+pub(crate) fn f8_product(
     step: &mut Step<'_, '_>,
     left: &Array,
     right: &Array,
@@ -256,13 +256,13 @@ pub(crate) struct Bytes {
 pub(crate) fn bytes_product(
     step: &mut Step<'_, '_>,
     [left, right]: [&Array; 2],
-    [flip_left, flip_right]: [u32; 2],
+    [transpose_left, transpose_right]: [u32; 2],
 ) -> Result<Option<Bytes>, GpuError> {
     let is_driven = matches!(step.stream.context.driver(), Driver::Cuda(_));
     if !is_driven || left.dims.len() < 2 {
         return Ok(None);
     }
-    let moved = match flip_left {
+    let moved = match transpose_left {
         0 => Array {
             dtype: DType::I8,
             ..left.clone()
@@ -273,10 +273,10 @@ pub(crate) fn bytes_product(
     let Some(plan) = plan_byte_product(step, [&moved, right], types, None)? else {
         return Ok(None);
     };
-    if flip_left != 0 {
-        move_bytes(step, left, &moved, flip_left)?;
+    if transpose_left != 0 {
+        move_bytes(step, left, &moved, transpose_left)?;
     }
-    turn_moved(step, right, &plan.turned, flip_right)?;
+    turn_moved(step, right, &plan.turned, transpose_right)?;
     step.stream
         .record_launch(Launch::Product(Box::new(plan.wanted)));
     Ok(Some(Bytes {

@@ -8,7 +8,7 @@
 use souk_memory::DType;
 use souk_reference::call::KernelError;
 
-use super::{tile_grid, tile_rows, tiled_kernel};
+use super::{tile_grid, tile_rows, tiled_kernel_source};
 use crate::error::GpuError;
 use crate::numbers::packed::{Halves, packing_functions, read, word_type};
 use crate::numbers::quarters::Rounding;
@@ -66,7 +66,7 @@ pub(crate) fn matrix_product(
     } else {
         let sizes = [rows, columns, *last, block, blocks, rows];
         let (then, done) = step.epilogue.kernel_lines("sum");
-        let source = tiled_kernel(
+        let source = tiled_kernel_source(
             &arrays,
             &many_rows_lines(&reading, &then, &done),
             tile_rows(rows),

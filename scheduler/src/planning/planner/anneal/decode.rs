@@ -8,7 +8,7 @@
 //! a handful of tasks. Only an accepted change propagates, forward over ends and backward over
 //! tails, as far as anything differs.
 
-use crate::planning::planner::room::FreeMemory;
+use crate::planning::planner::free_memory::FreeMemory;
 use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};

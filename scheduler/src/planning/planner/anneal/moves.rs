@@ -139,7 +139,7 @@ fn move_group(
     let members = change.devices.iter().map(|&(task, _)| task as usize);
     decoder
         .free_memory
-        .fits_all(decoder.problem, members, device)
+        .has_room_for_all(decoder.problem, members, device)
         && change
             .devices
             .iter()
