@@ -1,5 +1,6 @@
 //! The exchange: one synchronous struct that takes batches and returns outcomes and events.
 
+mod admission;
 mod amend;
 #[allow(
     clippy::arithmetic_side_effects,
@@ -54,7 +55,6 @@ use crate::refusal::Refusal;
 use crate::request::MoneyRequest;
 use crate::rules::{RULES_VERSION, Rules, RulesChange, Upgrade};
 use crate::state_tree::{StateTree, TouchedRows};
-use crate::text::Name;
 use crate::units::{Credits, Millis, Price};
 use spot::SpotAskKey;
 use steps::{LastSteps, StepCount};
@@ -288,58 +288,6 @@ impl Exchange {
         }
         self.ledger.assert_balanced();
         events
-    }
-
-    /// Checks that the batch is for this market, not expired, and has an unused nonce. Uses up the
-    /// nonce.
-    fn admit_batch(&mut self, batch: &Batch, events: &mut Vec<Event>) -> Result<Slot, Refusal> {
-        let Batch {
-            market,
-            account,
-            nonce,
-            expires,
-            ..
-        } = *batch;
-        if market != self.market {
-            return Err(Refusal::MarketOther {
-                market: self.market,
-                batch: market,
-            });
-        }
-        if expires <= self.now {
-            return Err(Refusal::BatchExpired {
-                expires,
-                now: self.now,
-            });
-        }
-        let latest = self.now.saturating_add(self.rules.batch_life_max);
-        if expires > latest {
-            return Err(Refusal::BatchFar { expires, latest });
-        }
-        let slot = match (self.ledger.find_slot(account), &batch.commands[0]) {
-            (Some(slot), _) => slot,
-            (None, Command::Register { name }) => self.register_account(account, name, events)?,
-            (None, _) => return Err(Refusal::AccountUnknown { account }),
-        };
-        let now = self.now;
-        let own = self.ledger.get_mut(slot);
-        own.nonces.check_nonce(nonce)?;
-        own.nonces.spend_nonce(nonce);
-        own.used = now;
-        own.quiet_at = own.quiet_at.max(expires);
-        assert_eq!(self.ledger.get(slot).key, account, "the batch's account");
-        Ok(slot)
-    }
-
-    fn register_account(
-        &mut self,
-        account: AccountKey,
-        name: &Name,
-        events: &mut Vec<Event>,
-    ) -> Result<Slot, Refusal> {
-        let slot = self.open_account(account, name, events)?;
-        self.ledger.get_mut(slot).fresh = true;
-        Ok(slot)
     }
 
     fn run(

@@ -40,8 +40,7 @@ use bytes::Bytes;
 use souk_consensus::check::checks_of;
 use souk_consensus::disk::FolderDisk;
 use souk_consensus::replica::{
-    Answer, AppliedEntry, COMMAND_BYTES_MAX, NoAnswer, Proposal, ProposalRefusal, StartError,
-    Status,
+    AppliedEntry, COMMAND_BYTES_MAX, NoAnswer, Proposal, ProposalRefusal, StartError, Status,
 };
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
@@ -317,7 +316,8 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         verified.ok_or(ProposeError::Stopped)
     }
 
-    /// Replicates a verified command and returns the result of applying it.
+    /// Replicates a verified command and returns the result of applying it. A command that the
+    /// state refuses without any change stays out of the log; its result is the same.
     ///
     /// # Errors
     /// If there is no result; [`ProposeError`] says whether you can send it again.
@@ -330,7 +330,7 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     }
 
     /// Replicates commands that arrived together and returns the result of each, once all are
-    /// applied. The validator takes all of them, in this order, or none.
+    /// applied, or the state refuses all. The validator takes all of them, in this order, or none.
     ///
     /// # Errors
     /// If there is no result for any of them; [`ProposeError`] says whether you can send them
@@ -351,9 +351,9 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
             },
             TrySendError::Closed(_) => ProposeError::Stopped,
         })?;
-        let result = |answer: Answer| answer.result.map_err(ProposeError::from);
+        let result = |result: Result<Vec<u8>, NoAnswer>| result.map_err(ProposeError::from);
         match tokio::time::timeout(self.patience, answer).await {
-            Ok(Ok(Ok(answers))) => Ok(answers.into_iter().map(result).collect()),
+            Ok(Ok(Ok(results))) => Ok(results.into_iter().map(result).collect()),
             Ok(Ok(Err(refusal))) => Ok(vec![Err(to_propose_error(refusal)); count]),
             Ok(Err(_)) => Err(ProposeError::Stopped),
             Err(_) => Err(ProposeError::Timeout(self.patience)),

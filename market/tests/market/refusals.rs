@@ -286,3 +286,60 @@ fn registration_ends_where_the_accounts_do() {
     assert_eq!(town.run(41, register()), Err(full));
     assert!(town.exchange.account(account(41)).is_none());
 }
+
+/// What `apply` says of a batch and what the state foresaw, if the batch changed no account.
+fn foresees(town: &mut Town, batch: &SignedBatch) -> Option<Refusal> {
+    let batch = batch.clone().verify().unwrap();
+    let foreseen = town.exchange.foresee_refusal(&batch);
+    let before = town.exchange.accounts().to_vec();
+    let applied = town.exchange.apply(Millis(town.now), &batch);
+    town.exchange.audit();
+    let refused = |outcome: Outcome| outcome.into_result().err();
+    let refused: Vec<_> = applied.outcomes.into_iter().map(refused).collect();
+    match &foreseen {
+        Some(_) => {
+            assert!(refused.iter().all(|it| *it == foreseen), "{refused:?}");
+            assert_eq!(town.exchange.accounts(), before, "it changes nothing");
+        }
+        None => assert_ne!(town.exchange.accounts(), before, "it spends a nonce"),
+    }
+    foreseen
+}
+
+#[test]
+fn batch_that_nobody_admits_is_known_without_the_log() {
+    let mut town = Town::new();
+    let register = || Command::Register {
+        name: Name::default(),
+    };
+    let stake = || Command::Stake { amount: Credits(1) };
+    let code = |refusal: Option<Refusal>| refusal.map(|it| it.code());
+
+    let stranger = town.batch(40, vec![stake(), register(), stake()]);
+    let account = account(40);
+    let unknown = Refusal::AccountUnknown { account };
+    assert_eq!(foresees(&mut town, &stranger), Some(unknown));
+    let newcomer = town.batch(40, vec![register(), stake()]);
+    assert_eq!(foresees(&mut town, &newcomer), None);
+    let again = foresees(&mut town, &newcomer);
+    assert_eq!(code(again), Some("nonce_used"));
+    assert_eq!(
+        foresees(&mut town, &stranger),
+        None,
+        "its account is known now, and this nonce is unused"
+    );
+
+    let mut late = town.batch(10, vec![stake()]).batch;
+    late.expires = Millis(town.now);
+    let late = late.sign(key(10));
+    assert_eq!(code(foresees(&mut town, &late)), Some("batch_expired"));
+    let mut other = town.batch(10, vec![stake()]).batch;
+    other.market = MarketId([9; 32]);
+    let other = other.sign(key(10));
+    assert_eq!(code(foresees(&mut town, &other)), Some("market_other"));
+
+    // A command that is refused alone spends the nonce, so that nobody can bring it again.
+    let poor = town.batch(40, vec![stake()]);
+    assert_eq!(foresees(&mut town, &poor), None);
+    assert_eq!(code(foresees(&mut town, &poor)), Some("nonce_used"));
+}

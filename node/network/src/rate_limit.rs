@@ -1,10 +1,11 @@
-//! Limits how fast one peer can send requests, on all its streams together.
+//! Limits how fast one peer can send requests, on all its streams together, or one address.
 //!
 //! [Quotas](crate::stream_quotas) count streams when they are opened; this limit counts
 //! the requests within them. A peer that is too fast is not refused but delayed: an honest peer
 //! loses a moment, and one that tries to keep the node busy gets no more of it than others.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,19 +17,19 @@ use crate::stream_quotas::RateBucket;
 /// Peers whose rate is remembered; the limit on connections is lower.
 const PEERS_MAX: usize = 4096;
 
-/// The rates of all peers.
+/// The rates of all peers, or of other senders of requests.
 #[derive(Debug)]
-pub struct RateLimit {
+pub struct RateLimit<K = PeerId> {
     burst: u32,
     per_second: u32,
-    peers: Mutex<HashMap<PeerId, RateBucket>>,
+    peers: Mutex<HashMap<K, RateBucket>>,
 }
 
-impl RateLimit {
+impl<K: Copy + Eq + Hash> RateLimit<K> {
     /// Returns limits that allow each peer a cost of `burst` at once, and `per_second` after that,
     /// which must not be 0.
     #[must_use]
-    pub fn new(burst: u32, per_second: u32) -> RateLimit {
+    pub fn new(burst: u32, per_second: u32) -> RateLimit<K> {
         RateLimit {
             burst,
             per_second,
@@ -37,25 +38,24 @@ impl RateLimit {
     }
 
     /// Waits until `peer` may make a request of this cost.
-    pub async fn wait_for_tokens(&self, peer: PeerId, cost: u32) {
+    pub async fn wait_for_tokens(&self, peer: K, cost: u32) {
         while let Err(wait) = self.take_tokens(peer, cost, Instant::now()) {
             tokio::time::sleep(wait).await;
         }
     }
 
     /// Waits until `peer` may make a request of this cost, on a thread that can block.
-    pub fn pass_blocking(&self, peer: PeerId, cost: u32) {
+    pub fn pass_blocking(&self, peer: K, cost: u32) {
         while let Err(wait) = self.take_tokens(peer, cost, Instant::now()) {
             std::thread::sleep(wait);
         }
     }
 
-    pub(crate) fn take_tokens(
-        &self,
-        peer: PeerId,
-        cost: u32,
-        now: Instant,
-    ) -> Result<(), Duration> {
+    /// Counts a request of `peer`, or returns how long the peer must wait to make it.
+    ///
+    /// # Errors
+    /// If the peer must wait; the request does not count.
+    pub fn take_tokens(&self, peer: K, cost: u32, now: Instant) -> Result<(), Duration> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.len() >= PEERS_MAX && !peers.contains_key(&peer) {
             peers.retain(|_, bucket| !bucket.is_full(now));

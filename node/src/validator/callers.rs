@@ -3,14 +3,14 @@
 //! members.
 
 use slab::Slab;
-use souk_consensus::replica::{Answer, ChangeError, ProposalRefusal};
+use souk_consensus::replica::{Answer, ChangeError, NoAnswer, ProposalRefusal};
 use souk_roles::validator::action::Response;
 use souk_roles::validator::event::{Caller, ReadMoment};
 use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::oneshot;
 
-/// The outcome of commands that were proposed together.
-pub(super) type ProposalEnd = Result<Vec<Answer>, ProposalRefusal>;
+/// The outcome of commands that were proposed together: the result of each.
+pub(super) type ProposalEnd = Result<Vec<Result<Vec<u8>, NoAnswer>>, ProposalRefusal>;
 
 /// A caller that waits. It is no error if it no longer does.
 pub(super) enum WaitingCaller<M: AnsweringMachine> {
@@ -40,7 +40,11 @@ impl<M: AnsweringMachine> Callers<M> {
         let place = usize::try_from(caller.0).expect("it was a place here");
         match (self.0.remove(place), response) {
             (WaitingCaller::Proposal(reply), Response::Proposed(answers)) => {
-                drop(reply.send(Ok(answers)));
+                let result = |answer: Answer| answer.result;
+                drop(reply.send(Ok(answers.into_iter().map(result).collect())));
+            }
+            (WaitingCaller::Proposal(reply), Response::Foreseen { results, .. }) => {
+                drop(reply.send(Ok(results.into_iter().map(Ok).collect())));
             }
             (WaitingCaller::Proposal(reply), Response::Refused(refused)) => {
                 drop(reply.send(Err(refused)));

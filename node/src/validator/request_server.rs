@@ -9,6 +9,7 @@ mod announcements;
 mod members;
 mod question_counts;
 mod sharing;
+mod submissions;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,11 +18,10 @@ use std::time::Duration;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_consensus::TileId;
-use souk_consensus::replica::COMMAND_BYTES_MAX;
 use souk_folder::clock::unix_ms;
 use souk_folder::contact::{self, Contact};
 use souk_folder::key;
-use souk_market::{AccountKey, Genesis, LeaseId, Millis, SignedBatch};
+use souk_market::{AccountKey, Genesis, LeaseId, Millis};
 use souk_network::profile::Profile;
 use souk_network::protocols::market::{
     Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status, TimedAnswer,
@@ -36,12 +36,13 @@ use souk_roles::validator::questions::{Question, Reply};
 
 use crate::validator::account_watchers::AccountWatchers;
 use crate::validator::cosigning::HistoryReader;
-use crate::validator::exchange_machine::{BatchResult, ExchangeMachine};
+use crate::validator::exchange_machine::ExchangeMachine;
 use crate::validator::statements::Statements;
-use crate::validator::{Consistency, ProposeError, QueryError, ReadMoment, Validator};
+use crate::validator::{Consistency, QueryError, ReadMoment, Validator};
 use announcements::Announcements;
 pub(super) use question_counts::QuestionCounts;
 use sharing::SharedQuestions;
+use submissions::RegistrationLimits;
 
 /// Streams served at a time, watches included: a few for each of a few hundred peers.
 const STREAMS_MAX: usize = 1024;
@@ -65,6 +66,7 @@ struct SharedState {
     sharing: SharedQuestions<(Option<Age>, Arc<[u8]>)>,
     intake: Intake,
     rate_limit: RateLimit,
+    registrations: RegistrationLimits,
 }
 
 /// The state that a validator's server shares with the validator's other parts.
@@ -95,6 +97,7 @@ pub(super) fn serve_market(
         sharing: SharedQuestions::default(),
         intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
         rate_limit: RateLimit::new(ASKED_BURST, ASKED_PER_SECOND),
+        registrations: RegistrationLimits::default(),
     });
     network.serve_protocol(PROTOCOL, STREAMS_MAX, move |peer, stream| {
         let shared = shared.clone();
@@ -176,7 +179,7 @@ impl SharedState {
         consistency: Consistency,
     ) -> (Option<Age>, Answer) {
         let answer = match request {
-            Request::Submit(batch) => self.submit_batch(batch).await,
+            Request::Submit(batch) => self.submit_batch(peer, batch).await,
             Request::Time => Answer::Done,
             Request::Genesis => Answer::Genesis(self.genesis.clone()),
             Request::Announce(addresses) => self.record_announcement(peer, &addresses),
@@ -195,37 +198,6 @@ impl SharedState {
             question => return read(&self.validator, question, consistency).await,
         };
         (None, answer)
-    }
-
-    async fn submit_batch(&self, batch: SignedBatch) -> Answer {
-        // This check keeps invalid commands from taking the place of valid ones in the log.
-        let verified = self
-            .validator
-            .verify_each(vec![batch.encode().into()])
-            .await;
-        let verified = verified.map(|each| each.into_iter().next());
-        let proposed = match verified {
-            Ok(Some(Ok(proposal))) => self.validator.propose(proposal).await,
-            Ok(Some(Err(forged))) => return Answer::Invalid(forged.to_string()),
-            Ok(None) => Err(ProposeError::Stopped),
-            Err(error) => Err(error),
-        };
-        let result = match proposed {
-            Ok(result) => result,
-            Err(ProposeError::Busy { retry_after_ms }) => return Answer::Busy { retry_after_ms },
-            Err(ProposeError::TooLarge { bytes }) => {
-                return Answer::TooLarge {
-                    bytes: bytes as u64,
-                    bytes_max: COMMAND_BYTES_MAX as u64,
-                };
-            }
-            Err(error) => return Answer::Unavailable(error.to_string()),
-        };
-        match postcard::from_bytes(&result) {
-            Ok(BatchResult::Applied(results)) => Answer::Applied(results),
-            Ok(BatchResult::Ordered(_)) => Answer::Invalid("it is an order".to_owned()),
-            Err(error) => Answer::Unavailable(format!("the result does not decode: {error}")),
-        }
     }
 
     /// Returns the answer to a question that many ask alike, as an encoded [`TimedAnswer`]: it is

@@ -31,6 +31,13 @@ impl AnsweringMachine for Tally {
     fn answer_question(&self, (): ()) -> BTreeMap<Vec<u8>, u64> {
         self.counts.clone()
     }
+
+    /// Refuses a command that must follow another one, if that one was not applied.
+    fn foresee_refusal(&self, command: &Vec<u8>) -> Option<Vec<u8>> {
+        let name = command.strip_prefix(b"after ")?;
+        let before = [b"before ", name].concat();
+        (!self.counts.contains_key(&before)).then(|| b"too early".to_vec())
+    }
 }
 
 impl StateMachine for Tally {
@@ -277,6 +284,22 @@ async fn every_validator_takes_proposals_and_all_agree() {
     assert_eq!(counts.len(), 60);
     assert_eq!(group.counts(2).await, counts);
     assert_eq!(group.counts(3).await, counts);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_command_stays_out_of_the_log_and_an_old_state_refuses_nothing() {
+    let group = Group::start(1_000);
+    for round in 0..20 {
+        // Whichever leads, two of three are asked before they applied the command of another.
+        let [first, second, third] = [0, 1, 2].map(|by| group.get((round + by) % 3 + 1));
+        let [before, after] = ["before", "after"].map(|when| format!("{when} {round}"));
+        let early = third.propose(taken_in(after.clone())).await.unwrap();
+        assert_eq!(early, b"too early");
+        first.propose(taken_in(before)).await.unwrap();
+        let answer = second.propose(taken_in(after)).await.unwrap();
+        assert_eq!(answer, 1_u64.to_le_bytes(), "the only one in the log");
+    }
+    assert_eq!(group.counts(1).await.len(), 40);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -35,6 +35,8 @@ pub struct Counts {
     pub busy: u64,
     /// Forged batches that the receiving replica refused.
     pub turned_away: u64,
+    /// Batches that a replica's state refused, so that the log has none of them.
+    pub foreseen: u64,
     /// Commands verified for their leader or for another validator, by all replicas.
     pub verified: u64,
     /// Forged entries and batches that replicas found and refused.

@@ -257,6 +257,12 @@ impl AnsweringMachine for SimExchange {
     fn answer_question(&self, question: Box<Request>) -> Box<Answer> {
         Box::new(questions::answer_request(self.exchange(), *question))
     }
+
+    fn foresee_refusal(&self, command: &Rc<Decoding>) -> Option<Vec<u8>> {
+        let batch = command.batch.as_ref().ok()?;
+        let refused = self.machine.foresee_batch_refusal(batch)?;
+        Some(encode_result(&refused))
+    }
 }
 
 fn encode_result(result: &BatchResult) -> Vec<u8> {

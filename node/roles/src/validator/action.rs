@@ -47,6 +47,13 @@ pub enum Action<M: AnsweringMachine> {
 pub enum Response<M: AnsweringMachine> {
     /// The results of commands that were proposed together, in their order.
     Proposed(Vec<Answer>),
+    /// The state refuses all commands that were proposed together, so the log has none of them.
+    Foreseen {
+        /// The results, in the order of the commands.
+        results: Vec<Vec<u8>>,
+        /// The age of that state.
+        moment: ReadMoment,
+    },
     /// The validator accepted nothing.
     Refused(ProposalRefusal),
     /// The machine's answer, and the state it reflects.

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use souk_consensus::replica::{Forgery, Outcome, ReadTicket, RoundWork, StepError};
+use souk_consensus::replica::{Forgery, Outcome, Proposal, ReadTicket, RoundWork, StepError};
 use souk_consensus::{LogTime, Replica, Verdict};
 
 use super::action::{Action, ReplicaFailure, Report, Response, RoundResults};
@@ -45,6 +45,14 @@ enum Stage {
     Over,
 }
 
+/// What a caller waits for until the state holds everything acknowledged before.
+enum PendingRead<M: AnsweringMachine> {
+    /// The answer to a question.
+    Question(M::Question),
+    /// A proposal of commands, all of which an older state refuses.
+    Proposal(Vec<Proposal<M::Command>>),
+}
+
 /// A validator; see the module.
 pub struct ValidatorCore<M: AnsweringMachine> {
     replica: Replica<M>,
@@ -52,7 +60,7 @@ pub struct ValidatorCore<M: AnsweringMachine> {
     /// The pending actions, in order.
     actions: VecDeque<Action<M>>,
     proposals: PendingProposals,
-    reads: BTreeMap<ReadTicket, (Caller, M::Question)>,
+    reads: BTreeMap<ReadTicket, (Caller, PendingRead<M>)>,
     /// The verdicts that arrived while the disk wrote a round's work.
     verdicts: Vec<Verdict<M::Command>>,
     /// The length of a tick, and the moment of the next one.
@@ -195,13 +203,11 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
                     self.heard_at = self.now.tick;
                 }
             }
-            Event::Propose { caller, commands } => {
-                let count = commands.len();
-                match self.replica.propose_all(commands) {
-                    Ok(first) => self.proposals.insert(first, count, caller),
-                    Err(refused) => self.respond(caller, Response::Refused(refused)),
-                }
-            }
+            Event::Propose { caller, commands } => match self.foresee_refusals(&commands) {
+                // Another validator may have acknowledged a command that changes this.
+                Some(_) => self.read_later(caller, PendingRead::Proposal(commands)),
+                None => self.propose(caller, commands),
+            },
             Event::Ask {
                 caller,
                 consistency,
@@ -222,13 +228,47 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
     fn on_question(&mut self, caller: Caller, consistency: Consistency, question: M::Question) {
         match consistency {
             Consistency::Stale => self.answer_caller(caller, question),
-            Consistency::Linearizable => match self.replica.read() {
-                Ok(ticket) => {
-                    let before = self.reads.insert(ticket, (caller, question));
-                    assert!(before.is_none(), "a ticket is given once");
+            Consistency::Linearizable => self.read_later(caller, PendingRead::Question(question)),
+        }
+    }
+
+    fn read_later(&mut self, caller: Caller, pending: PendingRead<M>) {
+        match self.replica.read() {
+            Ok(ticket) => {
+                let before = self.reads.insert(ticket, (caller, pending));
+                assert!(before.is_none(), "a ticket is given once");
+            }
+            Err(busy) => self.respond(caller, Response::Refused(busy.into())),
+        }
+    }
+
+    fn on_read_ready(&mut self, caller: Caller, pending: PendingRead<M>) {
+        match pending {
+            PendingRead::Question(question) => self.answer_caller(caller, question),
+            PendingRead::Proposal(commands) => match self.foresee_refusals(&commands) {
+                Some(results) => {
+                    let moment = self.read_moment();
+                    self.respond(caller, Response::Foreseen { results, moment });
                 }
-                Err(busy) => self.respond(caller, Response::Refused(busy.into())),
+                None => self.propose(caller, commands),
             },
+        }
+    }
+
+    /// Returns the results of commands, if the state refuses all of them.
+    fn foresee_refusals(&self, commands: &[Proposal<M::Command>]) -> Option<Vec<Vec<u8>>> {
+        let machine = self.replica.machine();
+        let results = commands
+            .iter()
+            .map(|it| machine.foresee_refusal(&it.command));
+        results.collect()
+    }
+
+    fn propose(&mut self, caller: Caller, commands: Vec<Proposal<M::Command>>) {
+        let count = commands.len();
+        match self.replica.propose_all(commands) {
+            Ok(first) => self.proposals.insert(first, count, caller),
+            Err(refused) => self.respond(caller, Response::Refused(refused)),
         }
     }
 
@@ -322,8 +362,8 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
             }
         }
         for ticket in reads {
-            if let Some((caller, question)) = self.reads.remove(&ticket) {
-                self.answer_caller(caller, question);
+            if let Some((caller, pending)) = self.reads.remove(&ticket) {
+                self.on_read_ready(caller, pending);
             }
         }
         if let Some(forgery) = forgery {
@@ -344,16 +384,20 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         }
     }
 
-    fn answer_caller(&mut self, caller: Caller, question: M::Question) {
+    fn read_moment(&self) -> ReadMoment {
         let age = match self.replica.is_leader() {
             true => Micros(0),
             false => self.now.tick.since(self.heard_at),
         };
-        let moment = ReadMoment {
+        ReadMoment {
             applied: self.replica.applied_index(),
             time: self.replica.log_time(),
             age_ms: age.0 / 1_000,
-        };
+        }
+    }
+
+    fn answer_caller(&mut self, caller: Caller, question: M::Question) {
+        let moment = self.read_moment();
         let reply = self.replica.machine().answer_question(question);
         self.respond(caller, Response::Answered { reply, moment });
     }

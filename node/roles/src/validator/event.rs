@@ -41,7 +41,8 @@ pub enum Event<M: AnsweringMachine> {
         /// The bytes of the message.
         bytes: Bytes,
     },
-    /// A caller proposes verified commands, all or none. Response: `Proposed` or `Refused`.
+    /// A caller proposes verified commands, all or none. Response: `Proposed`, `Foreseen` or
+    /// `Refused`.
     Propose {
         /// The caller that proposes.
         caller: Caller,

@@ -147,6 +147,14 @@ impl<W: Watch> ExchangeMachine<W> {
         Ok(())
     }
 
+    /// Returns the result of a batch that the state refuses without any change, if it shows that.
+    pub fn foresee_batch_refusal(&self, batch: &VerifiedBatch) -> Option<BatchResult> {
+        let refusal = self.exchange.foresee_refusal(batch)?;
+        let commands = batch.batch().commands.iter();
+        let results = commands.map(|_| Err(refusal.clone()));
+        Some(BatchResult::Applied(results.collect()))
+    }
+
     /// Applies a decoded and verified batch.
     pub fn apply_batch(
         &mut self,
@@ -259,7 +267,7 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
             }
             LogCommand::Batch(batch) => self.apply_batch(at, now, batch),
         };
-        postcard::to_allocvec(&result).expect("plain data in memory always encodes")
+        encode_result(&result)
     }
 
     fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8> {
@@ -338,6 +346,11 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
 fn split_state(bytes: &[u8]) -> Result<(Roster, &[u8]), StateFault> {
     let bytes = bytes.strip_prefix(MAGIC).ok_or(StateFault::Magic)?;
     Ok(postcard::take_from_bytes(bytes)?)
+}
+
+/// Encodes a result as the proposer of the command gets it.
+pub(super) fn encode_result(result: &BatchResult) -> Vec<u8> {
+    postcard::to_allocvec(result).expect("plain data in memory always encodes")
 }
 
 /// Returns whether the event is the end of a lease by a receipt.

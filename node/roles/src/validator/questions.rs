@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use souk_consensus::StateMachine;
 use souk_market::{Census, Digest, Exchange, JobId, Lease, MarketId, MoneyRequest, Totals};
 
-use super::exchange::{ExchangeMachine, Watch};
+use super::exchange::{ExchangeMachine, LogCommand, Watch, encode_result};
 use crate::market::market_protocol::{Answer, Governance, MONEY_REQUESTS_MAX, Request};
 use crate::market::roster::Roster;
 
@@ -31,6 +31,12 @@ pub trait AnsweringMachine: StateMachine {
 
     /// Answers from the current state.
     fn answer_question(&self, question: Self::Question) -> Self::Reply;
+
+    /// Returns the result that refuses a command, if the current state shows that applying the
+    /// command would change nothing: then it needs no place in the log.
+    fn foresee_refusal(&self, _command: &Self::Command) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 /// A question of a validator's own tasks about its state.
@@ -73,6 +79,15 @@ impl<W: Watch> AnsweringMachine for ExchangeMachine<W> {
             Question::Sums => Reply::Sums(Box::new((exchange.census(), exchange.totals()))),
             Question::Digest => Reply::Digest(exchange.market(), exchange.digest()),
         }
+    }
+
+    fn foresee_refusal(&self, command: &LogCommand) -> Option<Vec<u8>> {
+        // The leader checks an order about the validators before it proposes the order.
+        let LogCommand::Batch(batch) = command else {
+            return None;
+        };
+        let refused = self.foresee_batch_refusal(batch)?;
+        Some(encode_result(&refused))
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use souk_consensus::LogIndex;
 use souk_consensus::replica::{Proposal, StepError};
+use souk_consensus::{Digest, LogIndex};
 use souk_market::Millis;
 use souk_roles::market::client::NoReply;
 use souk_roles::market::market_protocol::{Answer, Request};
@@ -343,6 +343,11 @@ impl World {
                     }
                 }
             }
+            Response::Foreseen { results, moment } => {
+                for result in results {
+                    self.on_foreseen(number, moment, &result);
+                }
+            }
             Response::Answered { reply, moment } => self.on_read_done(number, moment, *reply),
             Response::Refused(_) => {
                 self.counts.busy += 1;
@@ -367,9 +372,24 @@ impl World {
 
     /// Handles an applied batch.
     fn on_written(&mut self, number: u64, index: LogIndex, result: &[u8]) {
-        let Some((operation, wanted)) = self.operations.waiting.remove(&number) else {
-            return;
-        };
+        if let Some((leaf, wanted)) = self.on_result(number, result) {
+            self.checker.on_acknowledged(number, leaf);
+            self.checker.on_completed(number, wanted, index);
+        }
+    }
+
+    /// Handles a batch that a replica refused from its state. No log has it.
+    fn on_foreseen(&mut self, number: u64, moment: ReadMoment, result: &[u8]) {
+        if let Some((_, wanted)) = self.on_result(number, result) {
+            self.counts.foreseen += 1;
+            self.checker.on_completed(number, wanted, moment.applied);
+        }
+    }
+
+    /// Gives a batch's result to its sender. Returns the digest of both, and the index that the
+    /// batch's state must have reached.
+    fn on_result(&mut self, number: u64, result: &[u8]) -> Option<(Digest, LogIndex)> {
+        let (operation, wanted) = self.operations.waiting.remove(&number)?;
         let leaf = match operation {
             Operation::Write { person, bytes, .. } => {
                 self.counts.acknowledged += 1;
@@ -391,8 +411,7 @@ impl World {
             }
             Operation::Read | Operation::Glance(_) => unreachable!("a read is not written"),
         };
-        self.checker.on_acknowledged(number, leaf);
-        self.checker.on_completed(number, wanted, index);
+        Some((leaf, wanted))
     }
 
     /// Handles a read that a replica answered from its state.

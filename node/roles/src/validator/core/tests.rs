@@ -9,6 +9,9 @@ use souk_market::Millis;
 
 use super::*;
 
+/// A command that the machine refuses before it counted two others.
+const STRANGE: &[u8] = &[9];
+
 /// Counts what it was told.
 #[derive(Default)]
 struct Counter(u64);
@@ -20,16 +23,20 @@ impl AnsweringMachine for Counter {
     fn answer_question(&self, (): ()) -> u64 {
         self.0
     }
+
+    fn foresee_refusal(&self, command: &Vec<u8>) -> Option<Vec<u8>> {
+        (*command == STRANGE && self.0 < 2).then(|| vec![0])
+    }
 }
 
 impl StateMachine for Counter {
-    type Command = ();
+    type Command = Vec<u8>;
 
-    fn verify_command(_command: &[u8]) -> Result<(), CommandFault> {
-        Ok(())
+    fn verify_command(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
+        Ok(command.to_vec())
     }
 
-    fn apply_command(&mut self, _at: Position, _now: LogTime, (): &()) -> Vec<u8> {
+    fn apply_command(&mut self, _at: Position, _now: LogTime, _command: &Vec<u8>) -> Vec<u8> {
         self.0 += 1;
         vec![self.0 as u8]
     }
@@ -100,13 +107,17 @@ impl Alone {
     }
 
     fn propose(&mut self, caller: u64, count: usize) {
-        let command = || Proposal {
-            bytes: vec![7].into(),
-            command: (),
+        self.propose_each(caller, &vec![[7].as_slice(); count]);
+    }
+
+    fn propose_each(&mut self, caller: u64, commands: &[&[u8]]) {
+        let proposal = |command: &&[u8]| Proposal {
+            bytes: command.to_vec().into(),
+            command: command.to_vec(),
         };
         let event = Event::Propose {
             caller: Caller(caller),
-            commands: (0..count).map(|_| command()).collect(),
+            commands: commands.iter().map(proposal).collect(),
         };
         self.core.apply(self.now, event);
     }
@@ -134,6 +145,7 @@ impl Alone {
                 Action::Respond { caller, response } => {
                     let said = match response {
                         Response::Proposed(answers) => format!("{} applied", answers.len()),
+                        Response::Foreseen { results, .. } => format!("refused {results:?}"),
                         Response::Answered { reply, .. } => format!("it is {reply}"),
                         Response::Refused(_) => "busy".to_owned(),
                         Response::Members(changed) => format!("{changed:?}"),
@@ -169,6 +181,26 @@ fn commands_are_durable_before_they_are_applied_and_answered_before_they_are_tol
     let done = alone.carry_out();
     assert!(done.contains(&"tell 4: it is 3".to_owned()), "{done:?}");
     assert!(!alone.core.is_in_round());
+}
+
+#[test]
+fn commands_that_the_state_refuses_stay_out_of_the_log() {
+    let mut alone = Alone::leads();
+    let index = alone.core.replica().status().commit;
+    alone.propose_each(1, &[STRANGE]);
+    alone.propose_each(2, &[STRANGE, STRANGE]);
+    let done = alone.carry_out();
+    assert_eq!(
+        done,
+        ["tell 1: refused [[0]]", "tell 2: refused [[0], [0]]"]
+    );
+    assert_eq!(alone.core.replica().status().commit, index, "no entry");
+
+    // One of a group that is not refused takes the others with it: their result is the log's.
+    alone.propose_each(3, &[STRANGE, &[7]]);
+    assert!(alone.carry_out().contains(&"tell 3: 2 applied".to_owned()));
+    alone.propose_each(4, &[STRANGE]);
+    assert!(alone.carry_out().contains(&"tell 4: 1 applied".to_owned()));
 }
 
 #[test]
