@@ -44,6 +44,7 @@ mod seller;
 #[cfg(feature = "generate")]
 mod served_models;
 mod shares;
+mod strangers;
 mod streams;
 mod teams;
 mod testnets;

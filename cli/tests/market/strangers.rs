@@ -1,0 +1,96 @@
+//! Keys without an account at a validator: what they send costs the log nothing, or little.
+
+use souk_folder::clock::{unix_ms, unix_us};
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
+use souk_network::protocols::market::{Answer, Request};
+use souk_network::{Network, NetworkConfig};
+use souk_node::client::broker::{AttemptError, Broker};
+use souk_node::market::{
+    AccountKey, Batch, Command, Credits, MarketId, Millis, Name, Nonce, Refusal, SignedBatch,
+};
+
+use tokio::runtime::Runtime;
+
+use crate::common::Market;
+
+/// A batch of a new key, signed.
+fn sign_with_new_key(market: MarketId, command: Command) -> SignedBatch {
+    let key = NodeKey::generate();
+    let batch = Batch {
+        market,
+        account: AccountKey(key.public_key()),
+        nonce: Nonce(unix_us()),
+        expires: Millis(unix_ms() + 30_000),
+        commands: vec![command],
+    };
+    batch.sign(key.signing_key())
+}
+
+/// A peer without an account, and the first validator of a testnet.
+struct Stranger {
+    market: MarketId,
+    broker: Broker,
+    runtime: Runtime,
+}
+
+impl Stranger {
+    fn join(market: &Market) -> Stranger {
+        let runtime = Runtime::new().expect("threads");
+        let file = MarketFile::read_nearest(&market.folder().join("net")).expect("a market");
+        let contacts = file.contacts().expect("addresses");
+        let broker = runtime.block_on(async {
+            let network = Network::start(&NodeKey::generate(), NetworkConfig::default()).await;
+            Broker::new(network.expect("it listens nowhere"), &contacts).await
+        });
+        Stranger {
+            market: file.genesis.market_id(),
+            broker: broker.expect("there are validators"),
+            runtime,
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer, AttemptError> {
+        let validator = self.broker.validators()[0];
+        self.runtime
+            .block_on(self.broker.ask_one(validator, request))
+    }
+
+    fn submit(&self, command: Command) -> Result<Answer, AttemptError> {
+        self.ask(&Request::Submit(sign_with_new_key(self.market, command)))
+    }
+
+    fn committed(&self) -> u64 {
+        match self.ask(&Request::Status) {
+            Ok(Answer::Status(status)) => status.committed,
+            other => panic!("not a status: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn keys_without_an_account_do_not_fill_the_log() {
+    let market = Market::up();
+    let stranger = Stranger::join(&market);
+    let before = stranger.committed();
+    for _ in 0..128 {
+        let answer = stranger.submit(Command::Stake { amount: Credits(1) });
+        let refused = matches!(&answer, Ok(Answer::Applied(results))
+            if matches!(results[..], [Err(Refusal::AccountUnknown { .. })]));
+        assert!(refused, "{answer:?}");
+    }
+    let grown = stranger.committed() - before;
+    assert!(grown < 64, "the log grew by {grown} entries");
+
+    // A peer registers a few accounts, and then waits.
+    let (mut registered, mut busy) = (0, 0);
+    for _ in 0..64 {
+        let name = Name::default();
+        match stranger.submit(Command::Register { name }) {
+            Ok(Answer::Applied(results)) if results.iter().all(Result::is_ok) => registered += 1,
+            Err(AttemptError::Busy) => busy += 1,
+            other => panic!("neither registered nor busy: {other:?}"),
+        }
+    }
+    assert!(registered >= 16 && busy > 0, "{registered} and {busy}");
+}
