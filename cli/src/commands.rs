@@ -39,6 +39,7 @@ mod texts;
 mod top;
 mod trade;
 mod train;
+mod uncertified;
 mod validator;
 
 use std::process::ExitCode;

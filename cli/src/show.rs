@@ -3,6 +3,7 @@
 
 pub mod balance;
 pub mod book;
+pub mod certification;
 pub mod device;
 mod escape;
 pub mod governance;

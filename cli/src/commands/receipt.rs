@@ -1,5 +1,5 @@
-//! `souk receipt …`: verifies a receipt, proves that the market settled it, and proves a
-//! contradiction between two of them.
+//! `souk receipt …`: verifies a receipt, proves that the market settled it, checks those of a job
+//! together, and proves a contradiction between two of them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use souk_node::client::settlement::{
 use souk_node::market::{Acceptance, Command, Genesis, Receipt as Signed, ReceiptFault};
 
 use super::account::{from_trade, out_of_turn, own_trader};
+use super::uncertified::fail_uncertified;
 use crate::args::{Output, Receipt};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_reach};
@@ -79,7 +80,7 @@ async fn certify_receipt(
     let proven = loop {
         match prove_receipt(&broker, &market.genesis, &receipt).await {
             // Validators sign the history several times a second.
-            Err(SettlementError::Uncertified { .. }) if tries < TRIES_MAX => {
+            Err(SettlementError::Uncertified(_)) if tries < TRIES_MAX => {
                 tries += 1;
                 tokio::time::sleep(TRY_PAUSE).await;
             }
@@ -181,10 +182,9 @@ fn from_settlement(error: SettlementError) -> Failure {
             "see with `souk market verify` who answers, and try again",
         ),
         SettlementError::Other(..) => (Kind::Verification, "do not count it as paid"),
-        SettlementError::Uncertified { .. } => (
-            Kind::Verification,
-            "try again; if it stays so, `souk market verify` shows who does not sign",
-        ),
+        SettlementError::Uncertified(history) => {
+            return fail_uncertified(&error, history);
+        }
         SettlementError::Unproven(_) => (
             Kind::Verification,
             "try again; if it stays so, run `souk market verify`",

@@ -5,6 +5,7 @@ mod asks;
 mod audits;
 mod backups;
 mod between;
+mod certification;
 #[cfg(feature = "generate")]
 mod chats;
 mod common;

@@ -28,7 +28,7 @@ fn load(market: &Market, done: &AtomicBool) -> usize {
 }
 
 /// Kills a validator of the testnet and keeps its supervisor from starting it again.
-fn take_away(market: &Market, id: u64) {
+pub fn take_away(market: &Market, id: u64) {
     let home = market.path(&format!("net/validator-{id}"));
     std::fs::rename(format!("{home}/key"), format!("{home}/key.away")).expect("it has a key");
     for process in market.processes(&format!("validator-{id} ")) {

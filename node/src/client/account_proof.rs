@@ -8,7 +8,7 @@ use souk_network::protocols::market::{Answer, Request};
 pub use souk_proof::account_proof::{AccountFault, AccountProof, CertifiedAccount};
 
 use super::broker::Broker;
-use super::history::gather_heads;
+use super::history::{GatheredHistory, gather_heads};
 use super::settlement::answering_accounts;
 
 /// Why an account is not proven.
@@ -18,11 +18,8 @@ pub enum ProveAccountError {
     #[error("no validator answers")]
     Silent,
     /// Too few validators signed one head.
-    #[error("no state is certified: {needed} validators must sign one, and too few did")]
-    Uncertified {
-        /// The validators that must sign.
-        needed: usize,
-    },
+    #[error("no state is certified: {} validators must sign one, and too few did", .0.check.needed)]
+    Uncertified(Box<GatheredHistory>),
     /// The certified head has no state.
     #[error("the validators certify no states yet: they run a release of souk before that")]
     Stateless,
@@ -31,6 +28,8 @@ pub enum ProveAccountError {
     Gone {
         /// The validators that answered.
         asked: usize,
+        /// What all of them signed.
+        history: Box<GatheredHistory>,
     },
     /// What validators sent proves nothing.
     #[error("validator {by} sent a proof that does not hold: {fault}")]
@@ -50,8 +49,8 @@ pub struct ProvenAccount {
     pub proof: AccountProof,
     /// What it shows.
     pub account: CertifiedAccount,
-    /// How many validators there are.
-    pub members: usize,
+    /// What the validators signed.
+    pub history: GatheredHistory,
 }
 
 /// Proves the balances of an account, or that the market has no such account, by the last state
@@ -71,9 +70,9 @@ pub async fn prove_account(
     }
     let check = &history.check;
     let certified = check.find_certified();
-    let certified = certified.ok_or(ProveAccountError::Uncertified {
-        needed: check.needed,
-    })?;
+    let Some(certified) = certified else {
+        return Err(ProveAccountError::Uncertified(Box::new(history)));
+    };
     let root = certified.head().state.ok_or(ProveAccountError::Stateless)?;
     let (mut asked, mut unproven) = (0, None);
     for (by, validator) in validators {
@@ -96,7 +95,7 @@ pub async fn prove_account(
                 return Ok(ProvenAccount {
                     proof,
                     account,
-                    members: check.members.len(),
+                    history,
                 });
             }
             Err(fault) => unproven = Some((by, fault)),
@@ -104,6 +103,9 @@ pub async fn prove_account(
     }
     Err(match unproven {
         Some((by, fault)) => ProveAccountError::Unproven { by, fault },
-        None => ProveAccountError::Gone { asked },
+        None => ProveAccountError::Gone {
+            asked,
+            history: Box::new(history),
+        },
     })
 }

@@ -39,13 +39,10 @@ pub enum SettlementError {
     Other(u64, u64),
     /// No certified head covers the settlement yet.
     #[error(
-        "a validator has the receipt's settlement, and {needed} validators have not yet certified \
-         it"
+        "a validator has the receipt's settlement, and {} validators have not yet certified it",
+        .0.check.needed
     )]
-    Uncertified {
-        /// The validators that must sign.
-        needed: usize,
-    },
+    Uncertified(Box<GatheredHistory>),
     /// No validator gave tiles that prove it.
     #[error("no validator proves that the history has the settlement: {0}")]
     Unproven(#[source] ProofFault),
@@ -104,9 +101,7 @@ pub async fn prove_receipt(
     }
     Err(match fault {
         Some(fault) => SettlementError::Unproven(fault),
-        None if is_early => SettlementError::Uncertified {
-            needed: history.check.needed,
-        },
+        None if is_early => SettlementError::Uncertified(Box::new(history)),
         None if asked == 0 => SettlementError::Silent(lease.0),
         None => SettlementError::Unknown {
             asked,

@@ -16,6 +16,7 @@ use souk_node::market::AccountKey;
 
 use super::own_account;
 use crate::args::Output;
+use crate::commands::uncertified::fail_uncertified;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_reach};
 use crate::{files, show};
@@ -45,7 +46,7 @@ pub async fn prove_account(
         // Validators certify several states a second, and keep the last ones for proofs.
         let is_passing = matches!(
             proven,
-            Err(ProveAccountError::Uncertified { .. } | ProveAccountError::Gone { .. })
+            Err(ProveAccountError::Uncertified(_) | ProveAccountError::Gone { .. })
         );
         if !is_passing || tries == TRIES_MAX {
             break proven.map_err(from_error)?;
@@ -59,7 +60,8 @@ pub async fn prove_account(
             Failure::new(Kind::State, cause, "give a file that you can write with -o")
         })?;
     }
-    print_certified(output, &proven.account, proven.members);
+    print_certified(output, &proven.account, proven.history.check.members.len());
+    show::certification::warn_of_fault(&proven.history);
     let founders = list_founders(&market.genesis);
     let market = market.genesis.market_id();
     if proof_output.is_some() && proven.proof.verify(market, &founders).is_err() {
@@ -144,17 +146,12 @@ fn from_error(error: ProveAccountError) -> Failure {
             Kind::Network,
             "see with `souk market verify` who answers, and try again",
         ),
-        ProveAccountError::Uncertified { .. } => (
-            Kind::Verification,
-            "try again; if it stays so, `souk market verify` shows who does not sign",
-        ),
+        ProveAccountError::Uncertified(history) | ProveAccountError::Gone { history, .. } => {
+            return fail_uncertified(&error, history);
+        }
         ProveAccountError::Stateless => (
             Kind::State,
             "ask the operators to install the present release on all validators",
-        ),
-        ProveAccountError::Gone { .. } => (
-            Kind::Network,
-            "try again: validators keep the last certified states, and forget them at a restart",
         ),
         ProveAccountError::Unproven { .. } => (
             Kind::Verification,

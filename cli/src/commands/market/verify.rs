@@ -19,9 +19,13 @@ use souk_node::market::Genesis;
 
 use super::{from_joining, parse_line};
 use crate::args::{Output, VerifyArgs};
+use crate::commands::uncertified::fail_uncertified;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_reach};
-use crate::show::{Table, format_count, format_seconds, print_json, print_line, print_notice};
+use crate::show::certification::{Certification, warn_of_fault};
+use crate::show::{
+    Table, format_count, format_seconds, print_json, print_line, print_notice, short_id,
+};
 
 /// The file with the last certified head that this folder saw: later ones must continue it.
 const SEEN_FILE: &str = "history.checkpoint";
@@ -62,8 +66,8 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
         proofs,
     };
     report.conclude(folder, output)?;
+    check_progress(&history)?;
     if let Some(certified) = history.check.find_certified() {
-        check_age(certified)?;
         if let Some(seen) = seen.filter(|seen| seen.head != certified.head()) {
             check_seen(&broker, &history, &seen, certified, &mut silent).await?;
         }
@@ -127,19 +131,15 @@ fn format_sizes(cause: &str, sizes: [u64; 2]) -> String {
     cause.replacen("{}", &first, 1).replacen("{}", &second, 1)
 }
 
-/// Checks that the certified head is of today's history, and not one that somebody held back.
-fn check_age(certified: &SignedHead) -> Outcome {
-    let age_ms = unix_ms().saturating_sub(certified.head().time.0);
-    if age_ms < AGE_MS_MAX {
-        return Ok(());
+/// Checks that validators still certify what they sign, and that the certified head is of today's
+/// history, and not one that somebody held back.
+fn check_progress(history: &GatheredHistory) -> Outcome {
+    let found = Certification::of_history(history);
+    if found.is_behind() || found.age_ms() >= AGE_MS_MAX {
+        return Err(fail_uncertified(&"nothing newer is certified", history));
     }
-    let cause = format!(
-        "the last certified head is {} old, although validators sign one every ten seconds",
-        format_age(certified.head().time.0)
-    );
-    let hint = "check this machine's clock; if it is right, too few validators run, or those that \
-                answered hold newer heads back";
-    Err(Failure::new(Kind::Verification, cause, hint))
+    warn_of_fault(history);
+    Ok(())
 }
 
 /// Reads the market of the folder, or fetches that of a line.
@@ -226,12 +226,15 @@ impl Report<'_> {
             return Err(from_contradiction(check, &evidence));
         }
         if self.check.find_certified().is_none() {
+            if let Some(history) = self.answers {
+                return Err(fail_uncertified(&"no head is certified", history));
+            }
             let cause = format!(
                 "no head is certified: {} of {} validators must sign the same one",
                 self.check.needed,
                 self.check.members.len()
             );
-            let hint = "wait a moment and try again; if it stays so, too few validators run";
+            let hint = "name a folder with a head that more validators signed";
             return Err(Failure::new(Kind::Verification, cause, hint));
         }
         Ok(())
@@ -276,6 +279,7 @@ impl Report<'_> {
                 let latest = self.check.latest_of(answer.raft_id);
                 json!({
                     "validator": answer.raft_id,
+                    "account": self.check.members.get(&answer.raft_id).map(ToString::to_string),
                     "signed_size": latest.map(|signed| signed.head().size),
                     "fault": answer.notes.as_ref().err().map(ToString::to_string),
                 })
@@ -336,14 +340,23 @@ impl Report<'_> {
     }
 
     fn print_validators(&self) {
-        let mut table = Table::new(&["validator", ">signed steps", "root", ">age", "answer"]);
-        for id in self.check.members.keys() {
+        let columns = [
+            "validator",
+            "account",
+            ">signed steps",
+            "root",
+            ">age",
+            "answer",
+        ];
+        let mut table = Table::new(&columns);
+        for (id, account) in &self.check.members {
             let latest = self.check.latest_of(*id).map(SignedHead::head);
             let answers = self.answers.map(|history| &history.answers);
             let answer = answers.and_then(|all| all.iter().find(|it| it.raft_id == *id));
             let fault = answer.and_then(|answer| answer.notes.as_ref().err());
             table.add_row([
                 id.to_string(),
+                short_id(account),
                 latest.map_or("nothing".to_owned(), |head| head.size.to_string()),
                 latest.map_or(String::new(), |head| head.root.to_string()[..16].to_owned()),
                 latest.map_or(String::new(), |head| format_age(head.time.0)),
