@@ -52,7 +52,7 @@ pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChange
 pub use provider::{
     LimitArgs, PricingArgs, Provider, ProviderInitArgs, ProviderRunArgs, StrategyName,
 };
-pub use receipt::Receipt;
+pub use receipt::{ChainArgs, Receipt};
 #[cfg(feature = "gateway")]
 pub use serve::{PageArgs, ServeArgs};
 pub use testnet::{FundArgs, LogsArgs, Testnet, UpArgs};

@@ -346,6 +346,18 @@ fn read_all(path: &Path) -> Result<BTreeMap<String, Tensor>, Failure> {
     })
 }
 
+/// Reads the tensors of a file, .npy or .safetensors.
+pub fn read_tensors(path: &Path) -> Result<Vec<Tensor>, Failure> {
+    if is_safetensors(path) {
+        return Ok(read_all(path)?.into_values().collect());
+    }
+    let tensor = npy::read(&read(path)?).map_err(|error| {
+        let cause = format!("{}: {error}", path.display());
+        Failure::new(Kind::Input, cause, "write it again with numpy.save")
+    })?;
+    Ok(vec![tensor])
+}
+
 fn is_safetensors(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| extension == "safetensors")

@@ -235,6 +235,10 @@ const EXAMPLES: &[Example] = &[
         &["souk receipt verify out/receipt-1.json"],
     ),
     (
+        "receipt chain",
+        &["souk receipt chain out/receipt-1.json -i images.npy --result out/logits.npy"],
+    ),
+    (
         "receipt prove",
         &["souk receipt prove out/receipt-1.json other/receipt-1.json"],
     ),

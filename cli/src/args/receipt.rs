@@ -22,6 +22,9 @@ pub enum Receipt {
         #[arg(long, conflicts_with = "certified", value_name = "FILE")]
         proof: Option<PathBuf>,
     },
+    /// Check that a job's receipts lead from its inputs to its outputs, and add up what they cost;
+    /// no node needs to run.
+    Chain(ChainArgs),
     /// Prove a fault with two receipts of one lease, both signed by its provider, that name
     /// different outputs for the same graph and inputs. The provider loses its stake, from which
     /// the buyer gets the cost of the lease. Any account can prove a fault, once.
@@ -31,4 +34,22 @@ pub enum Receipt {
         /// The second receipt; it needs no signature of the buyer.
         second: PathBuf,
     },
+}
+
+/// The files of a job to check together.
+#[derive(Debug, clap::Args)]
+pub struct ChainArgs {
+    /// All receipts of the job, which `souk submit` wrote.
+    #[arg(required = true, value_name = "RECEIPT")]
+    pub receipts: Vec<PathBuf>,
+    /// An input of the job, as .npy or .safetensors; give each.
+    #[arg(short = 'i', long, value_name = "FILE")]
+    pub input: Vec<PathBuf>,
+    /// An output that one of the receipts must name.
+    #[arg(long, value_name = "FILE")]
+    pub result: Vec<PathBuf>,
+    /// A proof that the market settled one of the receipts, made with `souk receipt verify
+    /// --certified -o`; give one for each. You need the market's genesis.
+    #[arg(long, value_name = "FILE")]
+    pub proof: Vec<PathBuf>,
 }

@@ -1,6 +1,8 @@
 //! `souk receipt …`: verifies a receipt, proves that the market settled it, checks those of a job
 //! together, and proves a contradiction between two of them.
 
+mod chain;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,6 +38,7 @@ pub async fn run(folder: &Path, output: Output, command: &Receipt) -> Outcome {
             (None, true) => certify_receipt(folder, output, file, proof_output.as_deref()).await,
             (None, false) => verify_receipt(output, file),
         },
+        Receipt::Chain(args) => chain::check_chain(folder, output, args),
         Receipt::Prove { first, second } => prove(folder, output, [first, second]).await,
     }
 }

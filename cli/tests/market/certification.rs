@@ -1,8 +1,11 @@
-//! What a market says that certifies nothing newer.
+//! A market of four validators: its proofs hold without it, and what it certifies no more is said.
+
+use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{Market, Ran};
+use crate::common::{Market, Ran, digits, souk};
 use crate::members::take_away;
 
 /// The error of a command that failed since too few validators signed; a report can come before it.
@@ -11,6 +14,110 @@ fn uncertified(ran: &Ran) -> Value {
     let error = ran.stdout.lines().last().expect("an error");
     let error: Value = serde_json::from_str(error).expect("it is JSON");
     error["error"].clone()
+}
+
+#[test]
+fn a_receipt_a_balance_and_a_jobs_chain_are_proven_by_the_genesis_alone() {
+    let market = Market::of_four();
+    let done = market
+        .submit_digits("out", &["--min-providers", "2"])
+        .done();
+    let receipts = done["receipt_files"].as_array().expect("two receipts");
+    let receipts: Vec<&str> = receipts.iter().filter_map(Value::as_str).collect();
+    let proofs = ["first.tlog-proof", "second.tlog-proof"].map(|it| market.path(it));
+    let certify = |(receipt, proof): (&&str, &String)| {
+        market
+            .souk(&["receipt", "verify", *receipt, "--certified", "-o", proof])
+            .done()
+    };
+    let certified: Vec<Value> = receipts.iter().zip(&proofs).map(certify).collect();
+    let (receipt, payment, balance) = (receipts[0], &proofs[0], market.path("me.account-proof"));
+    let proven = market.souk(&["account", "prove", "-o", &balance]).done();
+    let checked = market.souk(&["market", "verify"]).done();
+    assert_eq!(
+        (&checked["needed"], &checked["validators"]),
+        (&3.into(), &4.into())
+    );
+    market.souk(&["testnet", "down"]).done();
+    assert!(market.processes("validator-").is_empty());
+
+    // Somebody who has the genesis, and nothing else of the market.
+    let alone = tempfile::tempdir().expect("a temporary folder");
+    let genesis = market.folder().join("net/market.json");
+    fs::copy(genesis, alone.path().join("market.json")).expect("the genesis");
+    let check = |arguments: &[&str]| souk(alone.path(), arguments);
+    let paid = check(&["receipt", "verify", receipt, "--proof", payment]).done();
+    assert_eq!(paid["settled"], certified[0]["settled"]);
+    let held = check(&["account", "verify", &balance]).done();
+    assert_eq!(held["certified"], proven["certified"]);
+    let images = digits("images.npy").to_string_lossy().into_owned();
+    let logits = market.path("out/logits.npy");
+    let whole = ["receipt", "chain", receipts[0], receipts[1], "-i", &images];
+    let proven = [
+        "--result", &logits, "--proof", &proofs[0], "--proof", &proofs[1],
+    ];
+    let chain = check(&[&whole[..], &proven].concat()).done();
+    assert_chain_holds(&chain, &done, &certified);
+    // A receipt, an input or a proof that is missing breaks it, and so does another output.
+    let one = [
+        "receipt",
+        "chain",
+        receipts[0],
+        "-i",
+        &images,
+        "--result",
+        &logits,
+    ];
+    let broken = [
+        one.to_vec(),
+        whole[..4].to_vec(),
+        [&whole[..], &["--proof", &proofs[1]]].concat(),
+        [&whole[..], &["--result", &images]].concat(),
+    ];
+    for arguments in broken {
+        assert_eq!(check(&arguments).code, 7, "{arguments:?}");
+    }
+    assert_fake_genesis_proves_nothing(alone.path(), receipt, [payment, &balance]);
+}
+
+/// The chain leads from the images over what one provider made for the other, and has all prices.
+fn assert_chain_holds(chain: &Value, done: &Value, certified: &[Value]) {
+    let links = chain["links"].as_array().expect("two links");
+    let reads = |place: usize| links[place]["inputs"].as_array().expect("inputs");
+    let consumer = (0..2).find(|place| reads(*place).iter().any(|it| !it["lease"].is_null()));
+    let consumer = consumer.expect("one reads what the other made");
+    let maker = &links[1 - consumer];
+    assert!(
+        reads(consumer)
+            .iter()
+            .any(|it| it["lease"] == maker["lease"]),
+        "{chain}"
+    );
+    assert!(
+        reads(1 - consumer).iter().any(|it| it["file"].is_string()),
+        "{chain}"
+    );
+    let amounts = done["receipts"].as_array().expect("two receipts").iter();
+    let amounts = amounts.map(|it| it["body"]["amount"].as_u64().expect("an amount"));
+    assert_eq!(chain["amount"].as_u64(), Some(amounts.sum()));
+    for (link, certified) in links.iter().zip(certified) {
+        assert_eq!(link["settled_at"], certified["settled"]["step"]);
+    }
+}
+
+/// The same proofs under a genesis that names another validator.
+fn assert_fake_genesis_proves_nothing(folder: &Path, receipt: &str, proofs: [&str; 2]) {
+    let path = folder.join("market.json");
+    let mut file: Value =
+        serde_json::from_str(&fs::read_to_string(&path).expect("the genesis")).expect("it is JSON");
+    let validators = file["genesis"]["validators"].as_array_mut().expect("four");
+    validators.pop();
+    fs::write(&path, file.to_string()).expect("the folder is ours");
+    let [payment, balance] = proofs;
+    let paid = souk(folder, &["receipt", "verify", receipt, "--proof", payment]);
+    assert_eq!(paid.code, 7, "{}", paid.stdout);
+    let held = souk(folder, &["account", "verify", balance]);
+    assert_eq!(held.code, 7, "{}", held.stdout);
 }
 
 #[test]

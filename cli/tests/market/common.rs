@@ -78,6 +78,11 @@ impl Market {
         Market::of("3", &["--no-http"])
     }
 
+    /// The same with the fewest validators of which one may stop or lie.
+    pub fn of_four() -> Market {
+        Market::of("4", &["--no-http"])
+    }
+
     fn of(validators: &str, more: &[&str]) -> Market {
         let market = Market {
             home: tempfile::tempdir().expect("a temporary folder"),
