@@ -21,11 +21,14 @@ use crate::sampling::{History, LogProbabilities, Sampling};
 /// take 19 MB.
 const STEP_TOKENS: usize = 32;
 
-/// The likeliest tokens of a position whose logits [`read_likeliest`] keeps.
+/// The likeliest tokens of a position whose logits are kept.
 pub const LIKELIEST: usize = 8;
 
+/// By how much the rounding of sums changes a share.
+const RANGE_ROUNDING: f64 = 1e-12;
+
 /// How far the reference is from a given token.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TokenScore {
     /// The token.
     pub token: u32,
@@ -43,6 +46,12 @@ pub struct TokenScore {
     pub nearest: f64,
     /// The probability of the token by the reference; none at temperature 0.
     pub share: Option<f64>,
+    /// The probability that the reference draws this token or one that is no likelier; 1 at
+    /// temperature 0.
+    pub rarity: f64,
+    /// The likeliest tokens but the reference's own draw with their shifts, the likeliest first, up
+    /// to [`LIKELIEST`] with the own draw. Empty for the own draw, and where a seed draws.
+    pub rivals: Vec<(u32, f64)>,
 }
 
 /// Why an answer cannot be read again.
@@ -106,9 +115,7 @@ pub fn read_likeliest(
 ) -> Result<Vec<Vec<(u32, f32)>>, ScoringError> {
     let mut read = Vec::with_capacity(answer.len());
     read_logits(sequence, prompt, answer, |logits| {
-        let likeliest = LogProbabilities::from_logits(logits, 0, LIKELIEST).likeliest;
-        let logit = |(token, _): (u32, f64)| (token, logits[token as usize]);
-        read.push(likeliest.into_iter().map(logit).collect());
+        read.push(find_likeliest(logits));
     })?;
     Ok(read)
 }
@@ -197,6 +204,13 @@ fn score_token(logits: &[f32], token: u32, sampling: &Sampling, position: u64) -
     }
 }
 
+/// Returns the likeliest tokens with their logits, the likeliest first.
+fn find_likeliest(logits: &[f32]) -> Vec<(u32, f32)> {
+    let likeliest = LogProbabilities::from_logits(logits, 0, LIKELIEST).likeliest;
+    let logit = |(token, _): (u32, f64)| (token, logits[token as usize]);
+    likeliest.into_iter().map(logit).collect()
+}
+
 fn score_likeliest(logits: &[f32], token: u32) -> TokenScore {
     let (mut top, mut second) = (0, f32::NEG_INFINITY);
     for (at, &logit) in logits.iter().enumerate().skip(1) {
@@ -218,11 +232,15 @@ fn score_likeliest(logits: &[f32], token: u32) -> TokenScore {
             margin_end: nearest,
             nearest: f64::INFINITY,
             share: None,
+            rarity: 1.0,
+            rivals: Vec::new(),
         };
     }
     let logit = logits.get(token as usize).copied();
     let logit = logit.unwrap_or(f32::NEG_INFINITY);
     let likelier = logits.iter().filter(|other| **other > logit).count();
+    let rivals = find_likeliest(logits).into_iter();
+    let rivals = rivals.filter(|(rival, _)| *rival as usize != top);
     TokenScore {
         token,
         drawn: top as u32,
@@ -231,6 +249,8 @@ fn score_likeliest(logits: &[f32], token: u32) -> TokenScore {
         margin_end: f64::INFINITY,
         nearest,
         share: None,
+        rarity: 1.0,
+        rivals: rivals.map(|(rival, logit)| (rival, shift(logit))).collect(),
     }
 }
 
@@ -261,6 +281,9 @@ fn score_seeded(logits: &[f32], token: u32, sampling: &Sampling, position: u64) 
     let last = (ranges.saturating_sub(1), last, (below, 1.0));
     let (drawn_at, drawn_token, drawn) = drawn.unwrap_or(last);
     let (told_at, told) = told.unwrap_or((u32::MAX, (1.0, 1.0)));
+    let share = (told.1 - told.0).max(0.0);
+    let no_likelier = shares.iter().map(|(_, other)| *other);
+    let no_likelier = no_likelier.filter(|other| *other <= share + RANGE_ROUNDING);
     let own = [shift(drawn.0), shift(drawn.1)];
     let near = own[0].min(own[1]);
     let score = TokenScore {
@@ -270,7 +293,9 @@ fn score_seeded(logits: &[f32], token: u32, sampling: &Sampling, position: u64) 
         margin: 0.0,
         margin_end: near,
         nearest: own[0].max(own[1]),
-        share: Some((told.1 - told.0).max(0.0)),
+        share: Some(share),
+        rarity: no_likelier.sum::<f64>().min(1.0),
+        rivals: Vec::new(),
     };
     if told_at == drawn_at {
         return score;
@@ -315,10 +340,26 @@ mod tests {
         assert_eq!((own.drawn, score(2).drawn), (1, 1));
         let third = score(2);
         assert_eq!((third.rank, third.margin, third.nearest), (2, 0.5, 0.0));
+        assert_eq!(third.rivals, [(3, 0.0), (2, 0.5), (0, 1.5)]);
+        assert!(own.rivals.is_empty());
         // Equal to the top, and not drawn.
         assert_eq!((score(3).rank, score(3).margin), (1, 0.0));
         // A token that the reference does not have.
         assert_eq!(score(9).margin, f64::INFINITY);
+    }
+
+    #[test]
+    fn a_rare_token_is_one_of_few_that_are_no_likelier() {
+        let logits = [3.0, 0.0, 0.0, -9.0];
+        let rarity = |token| score_token(&logits, token, &sampling(1.0, 0), 3).rarity;
+        let shares = [1.0, (-3.0_f64).exp(), (-3.0_f64).exp(), (-12.0_f64).exp()];
+        let all: f64 = shares.iter().sum();
+        for (token, of) in [(0, 0), (1, 1), (2, 1), (3, 3)] {
+            let exact = shares[of..].iter().sum::<f64>() / all;
+            assert!((rarity(token) - exact).abs() < 1e-6, "{token}");
+        }
+        // A token that the reference does not have.
+        assert!(rarity(9) < 1e-9);
     }
 
     #[test]

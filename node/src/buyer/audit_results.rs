@@ -26,7 +26,7 @@ const EVIDENCE_FOLDER: &str = "evidence";
 
 /// The formats of the files.
 const RESULT_FORMAT: &str = "souk-audit-1";
-const EVIDENCE_FORMAT: &str = "souk-audit-evidence-1";
+const EVIDENCE_FORMAT: &str = "souk-audit-evidence-2";
 
 /// The most results that are kept, but for the verdicts that hold: see [`latest_audits`].
 const RESULTS_MAX: usize = 256;

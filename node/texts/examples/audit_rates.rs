@@ -3,8 +3,9 @@
 //!
 //! The model is the bundled one. Honest providers have its weights in bf16, or round every value
 //! between the layers and the logits to bf16; cheats have weights of 8 bits (fp8 as E4M3, and q8_0)
-//! or 4 (q4_0). Each answers the same questions, the reference reads the answers once, and audits
-//! draw from them.
+//! or 4 (q4_0), give the answers to other questions, or letters without sense. Each answers the
+//! same questions, the reference reads the answers once, and audits draw from them. Some providers
+//! cheat in a part of their answers only, and have weights in bf16 for the others.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -78,6 +79,27 @@ enum Version {
 /// The answers of a provider as the reference reads them.
 type Readings = Vec<Vec<TokenReading>>;
 
+/// The tokens after which the audits are counted that convict a provider of one version.
+const LENGTHS: [u64; 4] = [100, 200, 400, 1_000];
+
+/// The same for a provider that cheats in a part of its answers.
+const LENGTHS_OF_PARTS: [u64; 4] = [400, 1_000, 2_000, 4_000];
+
+/// The tokens after which the audits are counted that say the provider fits.
+const FITS_IN: u64 = 1_000;
+
+/// The parts of their answers in which cheats cheat.
+const PARTS: [f64; 3] = [0.3, 0.1, 0.05];
+
+/// A provider that cheats in a part of its answers.
+#[derive(Clone, Copy)]
+struct Mixture<'a> {
+    cheats: &'a Readings,
+    honest: &'a Readings,
+    part: f64,
+    lengths: [u64; 4],
+}
+
 #[tokio::main]
 async fn main() -> Fallible<()> {
     let audits = std::env::args()
@@ -89,8 +111,6 @@ async fn main() -> Fallible<()> {
 fn measure(audits: u64) -> Fallible<()> {
     let folder = tempfile::tempdir()?;
     let handle = Handle::current();
-    println!("| version | drawn | own draws | caught in 96 | 200 | 400 | 1,000 | fits in 1,000 |");
-    println!("|---|---|---|---|---|---|---|---|");
     for temperature in [0.0, 1.0] {
         let mut reference = AuditReference::open(Path::new("bundled"), Some(ROOM), None, &handle)?;
         let own = answer_all(Path::new("bundled"), None, temperature)?;
@@ -98,6 +118,7 @@ fn measure(audits: u64) -> Fallible<()> {
         let noise = reference.measure_noise(answers)?;
         let noise = noise.ok_or("no answer can be read")?;
         println!("noise {noise:.4} at temperature {temperature}");
+        let mut all = Vec::new();
         for (name, version) in [
             ("bf16 weights", Version::Bf16Weights),
             ("bf16 values", Version::Bf16Values),
@@ -107,76 +128,128 @@ fn measure(audits: u64) -> Fallible<()> {
         ] {
             let path = write_version(folder.path(), name, version)?;
             let answers = answer_all(&path, Some(version), temperature)?;
-            // Each provider's texts are read as if they were the first.
-            let mut reference =
-                AuditReference::open(Path::new("bundled"), Some(ROOM), None, &handle)?;
-            let mut readings: Readings = Vec::new();
-            for (request, answer) in &answers {
-                readings.extend(reference.read_answer(request, answer, 0).ok());
+            all.push((name, read_all(&mut reference, &answers)));
+        }
+        let mut others = own.clone();
+        let half = own.len() / 2;
+        for (at, (_, answer)) in others.iter_mut().enumerate() {
+            answer.clone_from(&own[(at + half) % own.len()].1);
+        }
+        all.push(("other questions", read_all(&mut reference, &others)));
+        for (at, (_, answer)) in others.iter_mut().enumerate() {
+            answer.text.content = write_letters(at as u64);
+        }
+        all.push(("letters", read_all(&mut reference, &others)));
+        let drawn = match temperature == 0.0 {
+            true => "temperature 0",
+            false => "seeded",
+        };
+        let honest = &all[0].1;
+        print_head(LENGTHS);
+        for (name, cheats) in &all {
+            let whole = Mixture {
+                cheats,
+                honest,
+                part: 1.0,
+                lengths: LENGTHS,
+            };
+            print_rates(&format!("{name} | {drawn}"), noise, whole, audits);
+        }
+        print_head(LENGTHS_OF_PARTS);
+        for (name, cheats) in all.iter().skip(3) {
+            for part in PARTS {
+                let mixture = Mixture {
+                    cheats,
+                    honest,
+                    part,
+                    lengths: LENGTHS_OF_PARTS,
+                };
+                let name = format!("{name} in {} % | {drawn}", 100.0 * part);
+                print_rates(&name, noise, mixture, audits.div_ceil(5));
             }
-            print_rates(name, temperature, noise, &readings, audits);
         }
     }
     Ok(())
 }
 
-fn print_rates(name: &str, temperature: f64, noise: f64, readings: &Readings, audits: u64) {
-    let all = readings.iter().flatten();
-    let (mut own, mut tokens) = (0, 0);
-    let mut margins: Vec<f64> = Vec::new();
-    for reading in all {
-        tokens += 1;
-        own += u64::from(reading.rank == 0);
-        if reading.rank > 0 {
-            margins.push(reading.margin);
-        }
+/// Reads the answers of a provider as if they were the first.
+fn read_all(reference: &mut AuditReference, answers: &[(TextRequest, TextAnswer)]) -> Readings {
+    reference.begin_provider();
+    let read = answers.iter();
+    let read = read.filter_map(|(request, answer)| reference.read_answer(request, answer, 0).ok());
+    read.collect()
+}
+
+/// Writes some words of any letters.
+fn write_letters(mut number: u64) -> String {
+    let mut text = String::new();
+    for at in 0..60 {
+        number = mix(number);
+        text.push(match at % 6 {
+            5 => ' ',
+            _ => char::from(b'a' + (number % 26) as u8),
+        });
     }
-    margins.sort_by(f64::total_cmp);
-    let (mut caught, mut fits, mut fit_after, mut most) = ([0_u64; 4], 0_u64, 0_u64, 0.0_f64);
+    text
+}
+
+fn print_head(lengths: [u64; 4]) {
+    let lengths = lengths.map(|it| it.to_string()).join(" | ");
+    println!("| version | drawn | own draws | caught in {lengths} | fits in {FITS_IN} |");
+    println!("|---|---|---|---|---|---|---|---|");
+}
+
+fn print_rates(name: &str, noise: f64, mixture: Mixture<'_>, audits: u64) {
+    let (mut caught, mut fits, mut most) = ([0_u64; 4], 0_u64, f64::NEG_INFINITY);
+    let [.., last] = mixture.lengths;
     for audit in 0..audits {
         let mut core = AuditCore::new(noise).expect("the noise was measured");
-        let (mut draw, mut fitted) = (audit, false);
-        'tokens: loop {
+        let (mut draw, mut fitted, mut tokens) = (audit, false, 0);
+        'answers: loop {
+            draw = mix(draw);
+            let is_cheat = (draw >> 11) as f64 / ((1_u64 << 53) as f64) < mixture.part;
+            let readings = if is_cheat {
+                mixture.cheats
+            } else {
+                mixture.honest
+            };
             draw = mix(draw);
             core.begin_answer();
             for reading in &readings[(draw % readings.len() as u64) as usize] {
                 core.push(reading);
-                most = most.max(core.tally().evidence);
-                if !fitted && core.verdict() == Verdict::Fits {
-                    fitted = true;
-                    fit_after += core.tally().tokens;
+                tokens += 1;
+                if tokens == FITS_IN {
+                    fitted = core.verdict() == Verdict::Fits;
                 }
-                if core.tally().tokens >= 1_000 || core.verdict() == Verdict::DoesNotFit {
-                    break 'tokens;
+                if tokens >= last || core.verdict() == Verdict::DoesNotFit {
+                    break 'answers;
                 }
             }
+            most = most.max(core.tally().evidence);
         }
-        fits += u64::from(core.verdict() == Verdict::Fits);
+        fits += u64::from(fitted);
         if let Some(after) = core.tally().convicted_after {
-            for (count, most) in caught.iter_mut().zip([96, 200, 400, 1_000]) {
-                *count += u64::from(after <= most);
+            for (count, length) in caught.iter_mut().zip(mixture.lengths) {
+                *count += u64::from(after <= length);
             }
         }
     }
     let part = |count: u64| format!("{:.2} %", 100.0 * count as f64 / audits as f64);
-    let drawn = if temperature == 0.0 {
-        "temperature 0"
-    } else {
-        "seeded"
-    };
     let caught = caught.map(part).join(" | ");
+    let all = || mixture.cheats.iter().flatten();
+    let (own, tokens) = (all().filter(|it| it.rank == 0).count(), all().count());
     println!(
-        "| {name} | {drawn} | {:.2} % of {tokens} | {caught} | {} |",
+        "| {name} | {:.2} % of {tokens} | {caught} | {} |",
         100.0 * own as f64 / tokens.max(1) as f64,
         part(fits),
     );
+    let mut margins: Vec<f64> = all().filter(|it| it.rank > 0).map(|it| it.margin).collect();
+    margins.sort_by(f64::total_cmp);
     let top = margins.last().copied().unwrap_or_default() / noise;
     let median = margins.get(margins.len() / 2).copied().unwrap_or_default() / noise;
     eprintln!(
-        "    {name}: {} others, median {median:.2}, most {top:.2} of the noise; evidence up to 1e{most:.1}; \
-         a fit after {} tokens",
+        "    {name}: {} others, median {median:.2}, most {top:.2} of the noise; evidence up to 1e{most:.1}",
         margins.len(),
-        fit_after / audits.max(1)
     );
 }
 

@@ -8,7 +8,8 @@ use souk_llm::answer::AnswerForm;
 use souk_llm::generation::Sequence;
 use souk_llm::model::LanguageModel;
 use souk_llm::scoring::{
-    Difference, ScoringError, TokenScore, measure_differences, read_likeliest, score_answer,
+    Difference, LIKELIEST, ScoringError, TokenScore, measure_differences, read_likeliest,
+    score_answer,
 };
 use souk_llm::tokens::Marks;
 use souk_node::endpoint::own_engine::OwnFault;
@@ -36,6 +37,10 @@ const RESPELLINGS_MAX: usize = 24;
 
 /// The most tokens that the passes over one answer read together.
 const PASS_TOKENS_MAX: usize = 1 << 16;
+
+/// A penalty need not explain why a token was not given that is likelier by less than this, in
+/// logits: an honest engine can err by so much.
+const PENALTY_TIE: f64 = 0.5;
 
 /// From this shift on, in logits, the noise of the answer's positions is measured one by one.
 const SUSPICIOUS: f64 = 0.02;
@@ -432,10 +437,20 @@ impl Context {
     }
 
     /// Returns whether an engine that makes the tokens of some last part of the context less likely
-    /// can have preferred the given token to the reference's own draw.
+    /// can have preferred the given token to all that the reference holds for likelier.
     fn explains_by_penalty(&self, score: &TokenScore) -> bool {
-        let drawn = self.last.get(&score.drawn);
-        score.rank > 0 && drawn.is_some() && drawn > self.last.get(&score.token)
+        let rank = score.rank as usize;
+        let last = self.last.get(&score.token);
+        let is_later = |token: &u32| self.last.get(token) > last;
+        if rank == 0 || !is_later(&score.drawn) {
+            return false;
+        }
+        let mut likelier = score.rivals.iter().take(rank - 1);
+        let is_free =
+            |(token, shift): &(u32, f64)| score.margin - shift > PENALTY_TIE && !is_later(token);
+        // Of the tokens beyond the likeliest ones, only the number is known.
+        let later = || self.last.values().filter(|at| Some(*at) > last).count();
+        !likelier.any(is_free) && (score.share.is_some() || rank < LIKELIEST || rank <= later())
     }
 }
 
@@ -456,6 +471,8 @@ fn to_reading(score: &TokenScore) -> TokenReading {
         margin_end: score.margin_end,
         nearest: score.nearest,
         share: score.share,
+        rarity: score.rarity,
+        rivals: score.rivals.iter().map(|(_, shift)| *shift).collect(),
         noise: None,
         is_respelled: false,
         is_penalised: false,

@@ -147,20 +147,93 @@ async fn a_letter_more_or_an_invented_thought_does_not_hide_an_answer() {
     assert_eq!(open().read_answer(&asked, &thinking, 0).unwrap(), read);
 }
 
+const QUESTIONS: [&str; 6] = [
+    "What is a lease?",
+    "What is a market?",
+    "Who pays for escrow?",
+    "Compare a bid with a lease.",
+    "Explain a receipt to a child.",
+    "Why does a tab end?",
+];
+
+/// Returns a text of any tokens of the reference, which a number chooses.
+fn write_nonsense(reference: &AuditReference, mut number: u64) -> String {
+    let mut text = String::new();
+    while text.len() < 160 {
+        number = number
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let token = ((number >> 33) % 1_024) as u32;
+        let bytes = reference.bytes_of(&[token]).unwrap_or_default();
+        let piece = String::from_utf8(bytes).unwrap_or_default();
+        if piece
+            .chars()
+            .all(|it| it.is_ascii_alphabetic() || it == ' ')
+        {
+            text.push_str(&piece);
+        }
+    }
+    text
+}
+
+/// Audits the answers to all questions, of which `change` replaces the texts.
+fn audit_changed(
+    temperature: f64,
+    change: impl Fn(&AuditReference, usize, String) -> String,
+) -> souk_roles::tokens::audit::AuditTally {
+    let (mut reference, mut core) = (open(), AuditCore::new(0.04).unwrap());
+    for (number, question) in QUESTIONS.into_iter().enumerate() {
+        let asked = request(question, temperature, number as i64);
+        let mut told = answer(&asked);
+        told.text.content = change(&reference, number, told.text.content);
+        core.begin_answer();
+        let read = reference.read_answer(&asked, &told, 0).unwrap();
+        read.iter().for_each(|reading| core.push(reading));
+    }
+    core.tally()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nonsense_and_texts_from_elsewhere_convict() {
+    const ELSEWHERE: [&str; 6] = [
+        "The old mill by the river had not turned for years when the flood came up again.",
+        "Boil the potatoes for twenty minutes, and peel them while they are still warm.",
+        "Her brother wrote twice from the coast, but neither letter reached the village.",
+        "In the spring the storks return, and the children count them from the roof.",
+        "Nobody could say who had painted the door blue, or why it was done at night.",
+        "A violin needs a dry room; a piano forgives more, and a flute does not care.",
+    ];
+    for temperature in [0.0, 1.0] {
+        let all = audit_changed(temperature, |reference, number, _| {
+            write_nonsense(reference, number as u64 + 1)
+        });
+        assert_eq!(all.verdict, Verdict::DoesNotFit, "{temperature}: {all:?}");
+        let half = audit_changed(temperature, |reference, number, own| match number % 2 {
+            0 => write_nonsense(reference, number as u64 + 1),
+            _ => own,
+        });
+        assert_eq!(half.verdict, Verdict::DoesNotFit, "{temperature}: {half:?}");
+        let other = audit_changed(temperature, |_, number, _| ELSEWHERE[number].to_owned());
+        assert_eq!(
+            other.verdict,
+            Verdict::DoesNotFit,
+            "{temperature}: {other:?}"
+        );
+        let honest = audit_changed(temperature, |_, _, own| own);
+        assert_ne!(
+            honest.verdict,
+            Verdict::DoesNotFit,
+            "{temperature}: {honest:?}"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_penalises_repetitions_by_default_is_not_convicted() {
-    let questions = [
-        "What is a lease?",
-        "What is a market?",
-        "Who pays for escrow?",
-        "Compare a bid with a lease.",
-        "Explain a receipt to a child.",
-        "Why does a tab end?",
-    ];
     let mut penalised = 0;
     for penalty in [1.1, 1.5] {
         let (mut reference, mut core) = (open(), AuditCore::new(0.04).unwrap());
-        for question in questions {
+        for question in QUESTIONS {
             let asked = request(question, 0.0, 1);
             let told = answer_with(&asked, penalty);
             core.begin_answer();

@@ -1,3 +1,4 @@
+use super::weights::upper_tail;
 use super::*;
 
 /// SplitMix64.
@@ -34,6 +35,10 @@ enum Provider {
     OtherDraws,
     /// It says another model's tokens, far from the reference's.
     OtherModel,
+    /// It says any tokens in this part of its answers, and is honest in the others.
+    Nonsense { answers: f64 },
+    /// It says any token in this part of all places, and is honest in the others.
+    Slurs { tokens: f64 },
 }
 
 /// Logits of some tokens as of a model that is sure of some tokens and not of others.
@@ -55,32 +60,25 @@ fn read_likeliest(logits: &[f64], told: usize) -> TokenReading {
         .map(|(_, logit)| *logit)
         .fold(f64::NEG_INFINITY, f64::max);
     let nearest = logits[top] - second;
+    let mut rivals: Vec<f64> = logits.iter().map(|logit| logits[top] - logit).collect();
+    rivals.sort_by(f64::total_cmp);
+    rivals.remove(0);
+    rivals.truncate(7);
     let rank = logits.iter().filter(|it| **it > logits[told]).count();
-    let reading = match told == top {
-        true => TokenReading {
-            rank: 0,
-            margin: 0.0,
-            margin_end: nearest,
-            nearest: f64::INFINITY,
-            share: None,
-            noise: None,
-            is_respelled: false,
-            is_penalised: false,
-            token: told as u32,
-            drawn: top as u32,
-        },
-        false => TokenReading {
-            rank: rank as u32,
-            margin: logits[top] - logits[told],
-            margin_end: f64::INFINITY,
-            nearest,
-            share: None,
-            noise: None,
-            is_respelled: false,
-            is_penalised: false,
-            token: told as u32,
-            drawn: top as u32,
-        },
+    let is_own = told == top;
+    let reading = TokenReading {
+        rank: rank as u32,
+        margin: logits[top] - logits[told],
+        margin_end: if is_own { nearest } else { f64::INFINITY },
+        nearest: if is_own { f64::INFINITY } else { nearest },
+        share: None,
+        rarity: 1.0,
+        rivals: if is_own { Vec::new() } else { rivals },
+        noise: None,
+        is_respelled: false,
+        is_penalised: false,
+        token: told as u32,
+        drawn: top as u32,
     };
     reading.bounded()
 }
@@ -123,6 +121,8 @@ fn read_seeded(logits: &[f64], told: usize, point: f64) -> TokenReading {
             false => near[0].min(near[1]),
         },
         share: Some(shares[told]),
+        rarity: shares.iter().filter(|it| **it <= shares[told]).sum(),
+        rivals: Vec::new(),
         noise: None,
         is_respelled: false,
         is_penalised: false,
@@ -152,7 +152,7 @@ fn audit(provider: Provider, is_seeded: bool, tokens: u64, seed: u64) -> AuditTa
         }
         let logits = draw_logits(&mut draws);
         let (mut point, mut seen) = (draws.next(), logits.clone());
-        let asked = point;
+        let (asked, mut is_any) = (point, false);
         match provider {
             Provider::Errs(error) => seen.iter_mut().for_each(|it| *it += error * draws.error()),
             Provider::Slips(error) => {
@@ -163,6 +163,12 @@ fn audit(provider: Provider, is_seeded: bool, tokens: u64, seed: u64) -> AuditTa
             }
             Provider::OtherDraws => point = draws.next(),
             Provider::OtherModel => seen = draw_logits(&mut draws),
+            Provider::Nonsense { answers } => is_any = is_nonsense(at / 40, answers),
+            Provider::Slurs { tokens } => is_any = draws.next() < tokens,
+        }
+        if is_any {
+            seen = (0..logits.len()).map(|_| draws.next()).collect();
+            point = draws.next();
         }
         let reading = match is_seeded {
             true => read_seeded(&logits, drawn_at(&seen, point), asked),
@@ -171,6 +177,12 @@ fn audit(provider: Provider, is_seeded: bool, tokens: u64, seed: u64) -> AuditTa
         core.push(&among_many(reading, at));
     }
     core.tally()
+}
+
+/// Returns whether an answer is one of this part that is spread evenly.
+fn is_nonsense(answer: u64, part: f64) -> bool {
+    let before = |answers: u64| (answers as f64 * part).floor();
+    before(answer + 1) > before(answer)
 }
 
 /// Counts the audits with a verdict, among so many.
@@ -257,6 +269,132 @@ fn a_stray_token_convicts_nobody_and_a_conviction_stays() {
 }
 
 #[test]
+fn nonsense_is_found_in_tens_of_tokens() {
+    for is_seeded in [false, true] {
+        let found = |provider, tokens| {
+            count(Verdict::DoesNotFit, 100, |seed| {
+                audit(provider, is_seeded, tokens, seed)
+            })
+        };
+        let all = found(Provider::Nonsense { answers: 1.0 }, 100);
+        assert_eq!(all, 100, "seeded: {is_seeded}");
+        let half = found(Provider::Nonsense { answers: 0.5 }, 400);
+        assert_eq!(half, 100, "seeded: {is_seeded}");
+        let slurred = found(Provider::Slurs { tokens: 0.5 }, 200);
+        assert!(slurred >= 95, "{slurred}, seeded: {is_seeded}");
+    }
+}
+
+#[test]
+fn nonsense_in_few_answers_is_found_at_last() {
+    for (answers, tokens) in [(0.1, 4_000), (0.05, 12_000)] {
+        let of = |seed| audit(Provider::Nonsense { answers }, false, tokens, seed);
+        let caught = count(Verdict::DoesNotFit, 8, of);
+        assert_eq!(caught, 8, "{answers}");
+    }
+}
+
+/// Reads a token of a rank as if the reference were sure of its own draw, and had a large
+/// vocabulary.
+fn read_far(rank: u32) -> TokenReading {
+    let rivals: Vec<f64> = (0..7).map(|at| 4.0 + f64::from(at)).collect();
+    let margin = rivals.get(rank as usize - 1).copied();
+    TokenReading {
+        rank,
+        margin: margin.unwrap_or(14.0),
+        nearest: rivals[0],
+        rivals,
+        ..read_likeliest(&[1.0, 0.0], 1)
+    }
+}
+
+#[test]
+fn tokens_of_any_rank_convict_alike_but_never_in_one_answer() {
+    for rank in [1, 2, 13, 14, 1_000, 150_000] {
+        let mut core = AuditCore::new(NOISE).unwrap();
+        for answer in 0..2 {
+            core.begin_answer();
+            for at in 0..20 {
+                assert_ne!(core.verdict(), Verdict::DoesNotFit, "rank {rank}");
+                core.push(&among_many(read_far(rank), 20 * answer + at));
+                if answer == 1 && core.verdict() == Verdict::DoesNotFit {
+                    break;
+                }
+            }
+        }
+        assert_eq!(core.verdict(), Verdict::DoesNotFit, "rank {rank}");
+    }
+}
+
+#[test]
+fn a_long_answer_of_nonsense_convicts() {
+    let mut core = AuditCore::new(NOISE).unwrap();
+    core.begin_answer();
+    for at in 0..BLOCK_TOKENS + 20 {
+        core.push(&among_many(read_far(1_000), at));
+    }
+    assert_eq!(core.verdict(), Verdict::DoesNotFit);
+    assert!(core.tally().convicted_after > Some(BLOCK_TOKENS));
+}
+
+/// Returns the worth of a token to all bets.
+fn weigh(reading: &TokenReading) -> Vec<f64> {
+    let bets = CHEATS.map(|cheat| cheat.bet_on(reading, NOISE, NOISE));
+    bets.iter().map(|bet| bet.of_seeds_draws).collect()
+}
+
+#[test]
+fn a_token_that_is_less_likely_never_weighs_less() {
+    let mut draws = Draws(11);
+    for _ in 0..2_000 {
+        let logits = draw_logits(&mut draws);
+        let mut by_likelihood: Vec<usize> = (0..logits.len()).collect();
+        by_likelihood.sort_by(|one, other| logits[*other].total_cmp(&logits[*one]));
+        let weights = by_likelihood
+            .iter()
+            .map(|told| weigh(&read_likeliest(&logits, *told)));
+        let weights: Vec<Vec<f64>> = weights.collect();
+        // A tie is no bet at all, so the own draw is left out of the comparison there.
+        let is_tie = logits[by_likelihood[0]] - logits[by_likelihood[1]] < TIE * NOISE;
+        for pair in weights[usize::from(is_tie)..].windows(2) {
+            let falls = pair[0].iter().zip(&pair[1]).any(|(one, other)| other < one);
+            assert!(!falls, "{logits:?}: {weights:?}");
+        }
+    }
+}
+
+#[test]
+fn a_bet_is_worth_one_at_most_to_any_honest_provider() {
+    let honest = NOISE / std::f64::consts::SQRT_2;
+    for is_seeded in [false, true] {
+        let (mut sums, tokens) = (vec![[0.0; 2]; CHEATS.len()], 60_000);
+        let mut draws = Draws(5);
+        for _ in 0..tokens {
+            let logits = draw_logits(&mut draws);
+            let errs = logits.iter().map(|it| it + honest * draws.error());
+            let seen: Vec<f64> = errs.collect();
+            let (point, other) = (draws.next(), draws.next());
+            let read = |at: f64| match is_seeded {
+                true => read_seeded(&logits, drawn_at(&seen, at), point),
+                false => read_likeliest(&logits, likeliest(&seen)),
+            };
+            let [own, others] = [read(point), read(other)];
+            for (sum, cheat) in sums.iter_mut().zip(CHEATS) {
+                sum[0] += cheat.bet_on(&own, NOISE, NOISE).of_seeds_draws;
+                sum[1] += cheat.bet_on(&others, NOISE, NOISE).of_other_draws;
+            }
+        }
+        for (mean, cheat) in sums.iter().zip(CHEATS) {
+            let mean = mean.map(|sum| sum / f64::from(tokens));
+            assert!(
+                mean.iter().all(|it| *it <= 1.0),
+                "{cheat:?}: {mean:?}, seeded: {is_seeded}"
+            );
+        }
+    }
+}
+
+#[test]
 fn the_weights_of_all_tokens_are_at_most_one() {
     let mut draws = Draws(3);
     for _ in 0..2_000 {
@@ -267,16 +405,8 @@ fn the_weights_of_all_tokens_are_at_most_one() {
                     true => read_seeded(&logits, told, point),
                     false => read_likeliest(&logits, told),
                 });
-                let (mut version, mut another) = (0.0, 0.0);
-                for reading in each {
-                    version += weigh_version(&reading, error);
-                    another += weigh_another(&reading);
-                }
-                assert!(
-                    version <= 1.0 + 1e-6,
-                    "{version} at {error}, seeded: {is_seeded}"
-                );
-                assert!(another <= 1.0 + 1e-6, "{another}");
+                let sum: f64 = each.map(|reading| weigh_version(&reading, error)).sum();
+                assert!(sum <= 1.0 + 1e-6, "{sum} at {error}, seeded: {is_seeded}");
             }
         }
     }
@@ -297,11 +427,13 @@ fn tails_are_those_of_the_normal_distribution() {
     }
 }
 
-/// Audits one answer of so many tokens that are another than the reference's own draw by a logit.
+/// Audits answers of ten tokens that are another than the reference's own draw by a logit.
 fn audit_others(tokens: u64, change: impl Fn(TokenReading, u64) -> TokenReading) -> AuditTally {
     let mut core = AuditCore::new(NOISE).unwrap();
-    core.begin_answer();
     for at in 0..tokens {
+        if at % 10 == 0 {
+            core.begin_answer();
+        }
         core.push(&change(read_likeliest(&[1.0, 0.0, -1.0], 1), at));
     }
     core.tally()
