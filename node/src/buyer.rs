@@ -28,6 +28,7 @@ mod quote_error;
 mod remaining_graph;
 pub mod resting_bid;
 mod shell;
+mod submission;
 pub mod tab;
 mod terms;
 pub mod text_keys;
@@ -55,10 +56,10 @@ use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 use souk_scheduler::graph::Graph;
 use souk_scheduler::graph::cut::{self, CutError};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::buyer::job::{EmulatedDevices, Job, Limits, RequestInputs};
+use crate::buyer::job::{EmulatedDevices, Job, Limits};
 use crate::client::broker::{Broker, BrokerError};
 use crate::client::reach::{ReachError, connect_market};
 use crate::client::trader::Trader;
@@ -78,6 +79,7 @@ pub use quote_error::QuoteError;
 pub use souk_roles::job::plan::{NoPlan, NoPlanKind};
 pub use souk_roles::job::{End, JobEvent, Past, Reason, Spending};
 pub use souk_roles::lease::WINDOW_MAX;
+pub use submission::{Answer, Requests, Submission};
 pub use unfinished_job::UnfinishedJob;
 
 /// How many attempts of a job [`Buyer::spending`] looks up: more than a job makes, checks included.
@@ -125,42 +127,6 @@ pub enum JoinError {
     Direct(std::io::Error),
 }
 
-/// Requests of the same shapes. A job of one request is a stream of one.
-#[derive(Debug)]
-pub struct Requests {
-    /// How many requests will come; the plan and the length of leases depend on it.
-    pub count: u32,
-    /// How many requests can run at a time; at most [`WINDOW_MAX`].
-    pub window: u32,
-    /// The inputs of each request. You must drop the sender after the last one.
-    pub inputs: mpsc::Receiver<RequestInputs>,
-}
-
-/// The answer to one request.
-#[derive(Debug)]
-pub struct Answer {
-    /// The request's number, from 0. Answers come in this order, except those of a session.
-    pub number: u32,
-    /// The outputs by name.
-    pub outputs: BTreeMap<String, Tensor>,
-    kept: oneshot::Sender<()>,
-}
-
-/// The requests of a job and the channels to its caller.
-#[derive(Debug)]
-pub struct Submission {
-    /// The requests to answer.
-    pub requests: Requests,
-    /// Receives the answers. You must [confirm](Answer::confirm_stored) each, or the job ends.
-    pub answers: mpsc::Sender<Answer>,
-    /// Receives the events of the job, for display.
-    pub progress: mpsc::Sender<JobEvent>,
-    /// Stops the job when you notify it.
-    pub cancel: Arc<Notify>,
-    /// Whether the lease of the plan was already bought, under the lease's id.
-    pub is_bought: bool,
-}
-
 /// The result of a job, from all leases that the buyer paid for.
 #[derive(Clone, Debug)]
 pub struct JobResult {
@@ -176,26 +142,6 @@ pub struct JobResult {
     pub report: Report,
     /// When the devices worked.
     pub timeline: Timeline,
-}
-
-impl Answer {
-    /// Returns an answer, and a receiver that fires when the caller keeps it.
-    fn new(number: u32, outputs: BTreeMap<String, Tensor>) -> (Answer, oneshot::Receiver<()>) {
-        let (kept, told) = oneshot::channel();
-        let answer = Answer {
-            number,
-            outputs,
-            kept,
-        };
-        (answer, told)
-    }
-
-    /// Confirms that you stored the answer: the job will not compute it again.
-    pub fn confirm_stored(self) -> BTreeMap<String, Tensor> {
-        // If the job has ended, nothing waits for this.
-        let _ = self.kept.send(());
-        self.outputs
-    }
 }
 
 impl JobResult {
@@ -389,6 +335,7 @@ impl Buyer {
             answers,
             progress,
             cancel: Arc::default(),
+            warning: Arc::default(),
             is_bought: false,
         };
         let mut outputs = BTreeMap::new();

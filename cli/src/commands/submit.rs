@@ -373,6 +373,7 @@ fn job_limits(args: &JobArgs) -> Result<Limits, Failure> {
         wait: parse_seconds("--wait", args.wait)?,
         requests: 1,
         sequences: 0,
+        request_time: None,
         priority: None,
     })
 }

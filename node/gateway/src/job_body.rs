@@ -207,6 +207,7 @@ impl JobBody {
             wait: parse_duration("wait", self.wait)?,
             requests: 1,
             sequences: 0,
+            request_time: None,
             priority: Some(self.priority),
         })
     }

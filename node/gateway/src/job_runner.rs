@@ -1,6 +1,7 @@
 //! Runs jobs: begins each once under its key, resumes it after a crash, and publishes its events.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -305,6 +306,7 @@ async fn run(state: &SharedState, place: &JobSlot, job: Job, begin: JobStart) {
         answers,
         progress,
         cancel: place.cancel.clone(),
+        warning: Arc::default(),
         is_bought: false,
     };
     let running = async {

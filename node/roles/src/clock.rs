@@ -100,6 +100,12 @@ impl<K: Copy + Ord> Timers<K> {
         self.0.is_empty()
     }
 
+    /// Returns the moment of the timer `kind`, if it is set.
+    #[must_use]
+    pub fn moment(&self, kind: K) -> Option<Micros> {
+        self.0.get(&kind).copied()
+    }
+
     /// Returns the timers and their moments.
     pub fn iter(&self) -> impl Iterator<Item = (K, Micros)> {
         self.0.iter().map(|(kind, moment)| (*kind, *moment))

@@ -13,9 +13,10 @@
 //! One file a step: `buying` goes from a plan to leases, `running` handles the messages of
 //! providers, `limiting` sets the work that continues after a loss, `attempt_failure` selects the
 //! provider to exclude, `tensor_relay` passes on tensors that readers did not accept, `requests`
-//! follows each request, `seen_time` measures how long a provider had work, `paying` answers usage
-//! notes of long work, `comparing` compares two runs, `judging` decides which is right, `settling`
-//! pays or refuses, `resume` recovers after a crash, and `ending` ends the job.
+//! follows each request, `warning` warns the caller of a session before its leases end, `seen_time`
+//! measures how long a provider had work, `paying` answers usage notes of long work, `comparing`
+//! compares two runs, `judging` decides which is right, `settling` pays or refuses, `resume`
+//! recovers after a crash, and `ending` ends the job.
 
 pub mod action;
 mod attempt_failure;
@@ -44,9 +45,13 @@ mod settling;
 pub mod spec;
 mod start;
 mod state;
+mod status;
 mod tensor_relay;
 #[cfg(test)]
 mod tests;
+mod timer;
+mod warning;
+mod warning_time;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,13 +70,15 @@ pub use money::{bid_for_leg, escrow_and_duration};
 pub use plan::{Exclusion, Plan, PlanRequest, PlanScope};
 pub use reason::{Loss, Objection, Reason};
 pub use spec::{JobSpec, Limits};
+pub use status::JobStatus;
 
 use comparing::Pair;
 use ending::{Ending, EndingStep};
 use state::{
     Attempt, AttemptPlan, AttemptPurpose, Judging, KnownRequest, OpenRequest, Phase, Question,
-    Stage, Timer, UncertainPurchase, Wait,
+    Stage, UncertainPurchase, Wait,
 };
+use timer::Timer;
 
 /// The most pending effects: for each content of a plan two fetches of runs to compare, and the
 /// answer.
@@ -128,25 +135,6 @@ struct Check {
     of: u32,
     inputs: Vec<(String, ContentId)>,
     pursuit: AttemptPlan,
-}
-
-/// The state of a job, for observers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobStatus {
-    /// The number of attempts that bought leases.
-    pub attempts: u32,
-    /// The number of leases at work.
-    pub working: u32,
-    /// The number of requests that the caller has answers to.
-    pub answered: u32,
-    /// The number of requests that wait for answers.
-    pub waiting: u32,
-    /// The failures that the job recovered from.
-    pub losses: Vec<Reason>,
-    /// How it ends, once it does.
-    pub ending: Option<End>,
-    /// Whether no more actions follow.
-    pub is_over: bool,
 }
 
 impl JobCore {
@@ -380,6 +368,7 @@ impl JobCore {
                 self.end_job(End::Failed(Reason::Late(deadline)));
             }
             Timer::LookAgain(purpose) => self.look_again(purpose),
+            Timer::Warn(n) => self.on_warning_due(n),
             Timer::SendUntil(n) => self.on_send_over(n),
             Timer::AwaitUntil(n) => self.on_await_over(n),
             Timer::LeaseEnd(n) => self.on_lease_end(n),
@@ -428,22 +417,6 @@ impl JobCore {
     pub fn is_over(&self) -> bool {
         let ending = self.ending.as_ref();
         ending.is_some_and(|ending| ending.step == EndingStep::Over)
-    }
-
-    /// Returns the state of the job.
-    #[must_use]
-    pub fn status(&self) -> JobStatus {
-        let legs = self.attempts.values().flat_map(|attempt| &attempt.legs);
-        let working = legs.filter(|leg| leg.stage == Stage::Working).count();
-        JobStatus {
-            attempts: self.next_attempt,
-            working: u32::try_from(working).unwrap_or(u32::MAX),
-            answered: self.answered,
-            waiting: u32::try_from(self.requests.len()).unwrap_or(u32::MAX),
-            losses: self.losses.clone(),
-            ending: self.ending.as_ref().map(|ending| ending.how.clone()),
-            is_over: self.is_over(),
-        }
     }
 
     /// Returns a hash of the whole state: equal histories give equal hashes.
@@ -506,9 +479,11 @@ impl JobCore {
                 let check = self.check.as_ref();
                 check.is_some_and(|check| check.pursuit.phase == Phase::Pausing)
             }
-            Timer::SendUntil(n) | Timer::AwaitUntil(n) | Timer::LeaseEnd(n) | Timer::Extend(n) => {
-                runs(n)
-            }
+            Timer::Warn(n)
+            | Timer::SendUntil(n)
+            | Timer::AwaitUntil(n)
+            | Timer::LeaseEnd(n)
+            | Timer::Extend(n) => runs(n),
             Timer::Start(leg)
             | Timer::Silent(leg)
             | Timer::Patience { leg, .. }

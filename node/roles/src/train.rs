@@ -13,6 +13,10 @@
 //! If there are held-out examples, a run also evaluates them with the states at some positions.
 //! Those states are always kept, so that an evaluation counts at once.
 //!
+//! A lease bought for too short a time is no fault of its provider. The core hears before that time
+//! is over: the next step brings the states, and is the last one of the lease. How long a request
+//! took determines the time of the next lease.
+//!
 //! What a provider alone claims does not end a run: a loss that is no number, or states that the
 //! run had before, must come from a second provider too. Wrong states that look right are not
 //! found.
@@ -28,6 +32,7 @@ use std::collections::VecDeque;
 use serde::Serialize;
 use souk_market::{AccountKey, Credits};
 
+use crate::clock::Micros;
 pub use action::{Action, LeaseWish, RunRequest, Step};
 pub use evaluating::EvaluationSpec;
 pub use event::{Event, LeaseEnd, LeaseEndReason, StepAnswer};
@@ -39,8 +44,8 @@ use running::LeaseRun;
 /// How many leases of one provider may end early before the run avoids it.
 const LOST_LEASES_MAX: u32 = 2;
 
-/// A provider is slow if its lease ends before one of so many of its steps is done.
-const SLOW_SHARE: u64 = 4;
+/// A provider is slow if a request takes so many times as long as in any lease before.
+const SLOW_TIMES: u64 = 4;
 
 /// How many leases in a row may bring no states.
 const FRUITLESS_LEASES_MAX: u32 = 3;
@@ -69,6 +74,8 @@ pub struct TrainCore {
     is_still: bool,
     /// How many leases in a row brought no states.
     fruitless: u32,
+    /// How long a request took in the slowest lease of this life.
+    request_time: Option<Micros>,
     /// The records without an answer: the states that each of them replaces.
     unrecorded: VecDeque<States>,
     is_journal_lost: bool,
@@ -158,6 +165,7 @@ impl TrainCore {
             doubt: None,
             is_still: false,
             fruitless: 0,
+            request_time: None,
             unrecorded: VecDeque::new(),
             is_journal_lost: false,
             stops: 0,
@@ -187,6 +195,7 @@ impl TrainCore {
             Event::StepWanted => self.on_step_wanted(),
             Event::Answered(answer) => self.on_answered(answer),
             Event::BatchAnswered => self.on_batch_answered(),
+            Event::TimeShort => self.on_time_short(),
             Event::LeaseEnded(ended) => self.on_lease_ended(ended),
         }
         self.take_actions()
@@ -345,6 +354,7 @@ impl TrainCore {
             from,
             steps,
             evaluations,
+            request_time: self.request_time,
             budget: budget.map(|budget| Credits(budget.0.saturating_sub(self.past.spent.0))),
             excluded,
         }

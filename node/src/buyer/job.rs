@@ -98,6 +98,9 @@ pub struct Limits {
     /// keep the model's states of each sequence, and the shapes of its requests can differ. Such a
     /// job ends with its leases.
     pub sequences: u32,
+    /// How long a request of the session took at an earlier lease; none if there was none. The plan
+    /// expects at least that, whatever asks state.
+    pub request_time: Option<Duration>,
     /// The priority among this buyer's own jobs that want the same devices; none: the job waits for
     /// no other job and makes none wait.
     pub priority: Option<Priority>,
@@ -193,6 +196,7 @@ impl Default for Limits {
             wait: Duration::ZERO,
             requests: 1,
             sequences: 0,
+            request_time: None,
             priority: None,
         }
     }

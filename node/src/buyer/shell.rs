@@ -91,6 +91,8 @@ pub(super) struct Shell {
     answers: mpsc::UnboundedSender<super::Answer>,
     progress: mpsc::Sender<JobEvent>,
     cancel: Arc<Notify>,
+    /// Warns the caller of the end of leases.
+    warning: Arc<Notify>,
     /// Whether a resting bid already made the core's first purchase.
     is_bought: bool,
     journal: Option<JournalWriter>,
@@ -160,6 +162,7 @@ impl Shell {
             answers,
             progress: submission.progress,
             cancel: submission.cancel,
+            warning: submission.warning,
             is_bought: submission.is_bought,
             journal,
             own_outputs: OwnOutputs::from_graph(planner.graph()),

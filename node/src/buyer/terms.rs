@@ -24,12 +24,14 @@ const ALLOWANCE_MIN: Duration = Duration::from_millis(100);
 /// How long a request of a session waits at each provider beyond its plan, on a busy machine.
 const HOP: Duration = Duration::from_millis(5);
 
-/// Returns the total wait of a session's requests, in seconds, because they run one after the
-/// other.
+/// Returns how long a session's requests wait in total, in seconds, because they run one after the
+/// other. If requests took longer at an earlier lease, they wait as long as then.
 pub(super) fn session_hop_seconds(limits: &Limits, plan: &Plan) -> f64 {
     let is_session = limits.sequences > 0;
-    let rounds = if is_session { limits.requests } else { 0 };
-    HOP.as_secs_f64() * f64::from(rounds) * plan.used_offers().len() as f64
+    let rounds = f64::from(if is_session { limits.requests } else { 0 });
+    let hops = HOP.as_secs_f64() * rounds * plan.used_offers().len() as f64;
+    let seen = limits.request_time.unwrap_or_default().as_secs_f64() * rounds;
+    hops.max(seen - plan.makespan_seconds)
 }
 
 /// Returns the shortest lease for a plan of this length.
@@ -49,4 +51,39 @@ fn to_millis(seconds: f64) -> Millis {
             u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
         }),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(requests: u32, request_time: Option<Duration>) -> f64 {
+        let limits = Limits {
+            requests,
+            sequences: 1,
+            request_time,
+            ..Limits::default()
+        };
+        let plan = Plan {
+            parts: Vec::new(),
+            transfers: Vec::new(),
+            makespan_seconds: 2.0,
+            cost: 0.0,
+            joules: None,
+            best_single: None,
+            speedup: None,
+            critical_path: Vec::new(),
+            utilisation: Vec::new(),
+            assignment: Vec::new(),
+        };
+        session_hop_seconds(&limits, &plan)
+    }
+
+    #[test]
+    fn requests_that_took_longer_than_planned_are_expected_to_take_as_long_again() {
+        let seen = |millis| Some(Duration::from_millis(millis));
+        assert!((wait(10, seen(500)) - 3.0).abs() < 1e-9);
+        assert!(wait(10, seen(100)).abs() < 1e-9, "the plan expects more");
+        assert!(wait(10, None).abs() < 1e-9);
+    }
 }

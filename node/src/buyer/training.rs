@@ -5,6 +5,7 @@
 //! steps the buyer gets the parameters too, and writes them beside the journal of the run
 //! ([`RunJournal`]): if a provider or the buyer is lost, another one goes on from there.
 
+mod answer_times;
 mod error;
 mod held_out;
 mod journal;

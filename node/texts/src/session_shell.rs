@@ -487,6 +487,7 @@ impl SessionShell {
             answers: answered,
             progress,
             cancel: cancel.clone(),
+            warning: Arc::default(),
             is_bought: false,
         };
         let buyer = market.buyer.clone();

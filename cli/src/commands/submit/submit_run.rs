@@ -292,6 +292,7 @@ impl<'a> SubmitRun<'a> {
             answers,
             progress,
             cancel: cancel.clone(),
+            warning: Arc::default(),
             is_bought: false,
         };
         let mut written = Vec::new();

@@ -123,6 +123,9 @@ pub enum Action {
     },
     /// Report an event to people. No answer.
     Tell(JobEvent),
+    /// Warn the caller of a session that its leases end soon: its next request must ask for what it
+    /// wants of the states, and no request must follow. No answer.
+    Warn,
     /// Cancel an effect, which must then send no answer. No answer to this either.
     Stop(Ticket),
     /// The job is over. No action will follow.

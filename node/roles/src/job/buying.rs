@@ -16,8 +16,10 @@ use super::facts::{End, Fact, Terms, attempt_id};
 use super::plan::{Exclusion, NoPlan, NoPlanKind, Plan, PlanRequest, PlanScope};
 use super::reason::Reason;
 use super::state::{
-    Attempt, AttemptPlan, AttemptPurpose, Judging, LegState, Phase, Shortage, Stage, Timer, Wait,
+    Attempt, AttemptPlan, AttemptPurpose, Judging, LegState, Phase, Shortage, Stage, Wait,
 };
+use super::timer::Timer;
+use super::warning_time::WarningTime;
 use super::{JobCore, start};
 use crate::clock::Micros;
 use crate::lease::Request;
@@ -521,6 +523,7 @@ impl Attempt {
             request_inputs: BTreeSet::new(),
             requests_max: 1,
             no_more: false,
+            warning: WarningTime::default(),
             has_begun: false,
             failed: None,
             stalled: None,

@@ -6,7 +6,8 @@ use super::JobCore;
 use super::action::{Action, Outcome, Spending};
 use super::event::{Answer, Leg};
 use super::facts::{End, Fact};
-use super::state::{Stage, Timer, Wait};
+use super::state::{Stage, Wait};
+use super::timer::Timer;
 use crate::clock::Micros;
 use crate::lease::BuyerMessage;
 

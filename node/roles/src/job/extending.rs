@@ -12,12 +12,14 @@ use super::JobCore;
 use super::action::{Action, Spending};
 use super::event::{Answer, Leg};
 use super::running::time_until;
-use super::state::{Attempt, Judging, LegState, Stage, Timer, Wait};
+use super::state::{Attempt, Judging, LegState, Stage, Wait};
+use super::timer::Timer;
 use crate::clock::{Micros, Now};
 
-/// When an attempt is checked, sends its last request, and stops waiting for answers: in thirtieths
-/// of the rest of its leases.
+/// When an attempt is checked, warns its caller, sends its last request, and stops waiting for
+/// answers: in thirtieths of the rest of its leases.
 const EXTEND_AT: u64 = 15;
+const WARN_AT: u64 = 18;
 const SEND_UNTIL: u64 = 20;
 const AWAIT_UNTIL: u64 = 27;
 
@@ -39,6 +41,7 @@ impl JobCore {
         self.timers.set_timer(Timer::SendUntil(n), at(SEND_UNTIL));
         self.timers.set_timer(Timer::AwaitUntil(n), at(AWAIT_UNTIL));
         self.timers.set_timer(Timer::LeaseEnd(n), tick.plus(left));
+        self.plan_warning(n, at(WARN_AT));
         if may_extend {
             self.timers.set_timer(Timer::Extend(n), at(EXTEND_AT));
         }

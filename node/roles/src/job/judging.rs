@@ -14,8 +14,9 @@ use super::event::{Answer, Leg};
 use super::facts::{End, Fact};
 use super::reason::Reason;
 use super::state::{
-    Attempt, AttemptPlan, AttemptPurpose, Judging, Progress, Question, Stage, Timer, Wait,
+    Attempt, AttemptPlan, AttemptPurpose, Judging, Progress, Question, Stage, Wait,
 };
+use super::timer::Timer;
 use super::{Check, JobCore, comparing, lineage};
 
 /// The request that an attempt leaves unanswered, if its values are worth keeping.
@@ -114,6 +115,7 @@ impl JobCore {
     /// purchase.
     fn close_run(&mut self, n: u32) {
         for timer in [
+            Timer::Warn(n),
             Timer::SendUntil(n),
             Timer::AwaitUntil(n),
             Timer::LeaseEnd(n),

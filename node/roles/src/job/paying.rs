@@ -8,7 +8,8 @@ use super::JobCore;
 use super::event::{Answer, CommandError, Leg};
 use super::reason::{Loss, Objection, Reason};
 use super::running::{START_AFTER, time_until};
-use super::state::{LegState, Stage, Timer, Wait};
+use super::state::{LegState, Stage, Wait};
+use super::timer::Timer;
 use crate::clock::Micros;
 
 /// The share of a note's time that the core keeps for its answer, and the most of it.

@@ -216,7 +216,10 @@ impl JobCore {
         }
         attempt.progress.insert(request, Progress::Here);
         match self.attempt_mut(n).purpose {
-            AttemptPurpose::Main => self.give_answers(n),
+            AttemptPurpose::Main => {
+                self.note_answer(n);
+                self.give_answers(n);
+            }
             AttemptPurpose::Check => {
                 let answer = self.wanted_outputs(n, request).into_iter();
                 let third = answer.map(|(name, id, _)| (name, id)).collect();

@@ -9,7 +9,8 @@ use super::event::Leg;
 use super::facts::End;
 use super::plan::{NoPlan, NoPlanKind};
 use super::reason::{Loss, Reason};
-use super::state::{Attempt, LegState, Progress, Stage, Timer};
+use super::state::{Attempt, LegState, Progress, Stage};
+use super::timer::Timer;
 use super::{JobCore, start};
 use crate::clock::Micros;
 use crate::lease::{
@@ -219,6 +220,8 @@ impl JobCore {
             let leg = Leg { attempt: n, place };
             if self.attempt_mut(n).leg(place).stage == Stage::Ready {
                 self.set_stage(leg, Stage::Working);
+                let now = self.now.tick;
+                self.attempt_mut(n).warning.begin_answer(now);
                 self.push_effect(Action::SendMessage {
                     leg,
                     message: BuyerMessage::Go,
@@ -245,6 +248,7 @@ impl JobCore {
     /// Sends as many requests as the window allows, and says when none follows.
     pub(super) fn fill_window(&mut self, n: u32) {
         let window = self.spec.window.clamp(1, WINDOW_MAX) as usize;
+        let now = self.now.tick;
         let attempt = self.attempts.get_mut(&n).expect("it is filled");
         if attempt.no_more || !attempt.has_begun {
             return;
@@ -270,6 +274,7 @@ impl JobCore {
                 return self.end_job(End::Failed(reason));
             }
             attempt.add(request);
+            attempt.warning.begin_answer(now);
         }
         let is_full = attempt.sent.len() >= attempt.requests_max;
         let last = attempt.sent.last().copied();

@@ -31,7 +31,8 @@ use super::facts::{End, Fact, attempt_id};
 use super::paying::answer_within;
 use super::reason::{Objection, Reason};
 use super::receipt::{Purchase, check_held};
-use super::state::{Attempt, Stage, Timer, UnconfirmedOutputs, Wait};
+use super::state::{Attempt, Stage, UnconfirmedOutputs, Wait};
+use super::timer::Timer;
 use crate::clock::Micros;
 use crate::lease::{BuyerMessage, Source, WINDOW_MAX};
 

@@ -1,5 +1,5 @@
-//! The types of a job core's state: attempts, their legs, their requests, timers, and the purposes
-//! of pending effects. The other files of `job` read and change them.
+//! The types of a job core's state: attempts, their legs, their requests, and the purposes of
+//! pending effects. The other files of `job` read and change them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +13,7 @@ use super::lease_span::LeaseSpan;
 use super::plan::Plan;
 use super::reason::Reason;
 use super::seen_span::SeenTime;
+use super::warning_time::WarningTime;
 use crate::clock::Micros;
 use crate::lease::Start;
 
@@ -159,54 +160,6 @@ impl Wait {
                 | Wait::Extend(_)
                 | Wait::Record
         )
-    }
-}
-
-/// The moments that a job core awaits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) enum Timer {
-    /// The job reaches its deadline.
-    Deadline,
-    /// The core looks at the book or the escrow again.
-    LookAgain(AttemptPurpose),
-    /// The attempt sends its last request.
-    SendUntil(u32),
-    /// The attempt stops waiting for answers.
-    AwaitUntil(u32),
-    /// The attempt's first lease ends.
-    LeaseEnd(u32),
-    /// Half of the remaining lease time is over; the core can extend the leases.
-    Extend(u32),
-    /// The core reports to the log that a leg's work has begun.
-    Start(Leg),
-    /// A provider's heartbeat is overdue.
-    Silent(Leg),
-    /// The core must answer a usage note of a leg at work.
-    Note(Leg),
-    /// A part is overdue.
-    Patience { leg: Leg, request: u32, part: u32 },
-    /// The last result of a leg that the core stopped is overdue.
-    Wrap(Leg),
-    /// The core contacts a provider at work again.
-    AskAgain(Leg),
-    /// The core decides on a leg in doubt.
-    Decide(Leg),
-    /// The core looks for running leases one last time.
-    LookLast,
-}
-
-impl Timer {
-    /// Returns the leg whose conversation the timer belongs to.
-    pub(super) fn leg(self) -> Option<Leg> {
-        match self {
-            Timer::Start(leg)
-            | Timer::Silent(leg)
-            | Timer::Note(leg)
-            | Timer::Patience { leg, .. }
-            | Timer::Wrap(leg)
-            | Timer::AskAgain(leg) => Some(leg),
-            _ => None,
-        }
     }
 }
 
@@ -456,6 +409,8 @@ pub(super) struct Attempt {
     pub requests_max: usize,
     /// Whether the attempt sends no more requests.
     pub no_more: bool,
+    /// When the caller of a session is warned of the end of its leases.
+    pub warning: WarningTime,
     /// Whether all providers have accepted.
     pub has_begun: bool,
     pub failed: Option<Reason>,

@@ -887,6 +887,52 @@ fn a_session_whose_buyer_is_killed_gives_no_answer_of_another_request() {
     }
 }
 
+/// A session of one provider that takes so long for each request, which nobody knew. Its leases end
+/// before all requests are answered.
+fn slow_session(run_micros: u64) -> World {
+    let mut world = session(&[Style::Honest], 60, 1);
+    (world.parts, world.legs, world.run_micros) = (1, 1, run_micros);
+    world
+}
+
+#[test]
+fn a_caller_that_is_warned_before_its_leases_end_has_the_answer_to_one_more_request() {
+    for run_micros in [200_000, 300_000, 700_000, 1_100_000] {
+        let mut world = slow_session(run_micros);
+        while world.warned_after.is_empty() {
+            world.step();
+        }
+        world.to_ask.truncate(1);
+        let last = world.to_ask[0];
+        assert_eq!(world.run().how, End::Done, "{run_micros}");
+        assert_eq!(world.answers.last(), Some(&(last, true)), "{run_micros}");
+        assert_eq!(world.warned_after.len(), 1, "it is warned once");
+        assert_eq!(paid(&world), 1, "under one lease");
+        let lease = &world.leases()[0];
+        assert!(world.now.log < lease.deadline, "before the lease ends");
+    }
+}
+
+#[test]
+fn a_session_whose_time_is_over_blames_nobody() {
+    let mut world = slow_session(700_000);
+    let outcome = world.run();
+    let End::Failed(reason) = &outcome.how else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(reason.culprit(), None, "{reason}");
+    assert!(outcome.before.is_empty());
+    assert_eq!(paid(&world), 1, "what was answered is paid");
+    world.assert_rest();
+}
+
+#[test]
+fn a_job_that_is_no_session_is_not_warned() {
+    let mut world = world(&[Style::Honest; 2], 8);
+    assert_done(&mut world, 8);
+    assert!(world.warned_after.is_empty());
+}
+
 #[test]
 fn the_same_seed_gives_the_same_digest() {
     let digest = || {

@@ -4,6 +4,7 @@
 use souk_market::{AccountKey, Credits};
 
 use super::facts::{Checkpoint, End, Fact, LossBits, States};
+use crate::clock::Micros;
 
 /// An effect that the core of a run requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +58,9 @@ pub struct LeaseWish {
     pub steps: u64,
     /// How many evaluations the buyer can send besides.
     pub evaluations: u64,
+    /// How long a request took in the slowest lease of this life; none if none is over. The time of
+    /// the lease must suffice for such requests, as far as the budget allows.
+    pub request_time: Option<Micros>,
     /// The most that it may cost; none for no limit.
     pub budget: Option<Credits>,
     /// The providers from which not to buy.

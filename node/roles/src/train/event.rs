@@ -3,6 +3,7 @@
 use souk_market::{AccountKey, Credits, JobId, Receipt};
 
 use super::facts::{LossBits, States};
+use crate::clock::Micros;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub enum Event {
     /// One request of the oldest evaluation under way is answered, and more of them follow. Its
     /// last one is [`Event::Answered`].
     BatchAnswered,
+    /// The time of the present lease ends soon: it can take one more step.
+    TimeShort,
     /// The present lease is over.
     LeaseEnded(LeaseEnd),
     /// The oldest record without an answer is on the disk.
@@ -55,8 +58,8 @@ pub enum StepAnswer {
         /// The loss of the batch, which can be finite if a state is not.
         loss: LossBits,
     },
-    /// The buyer sent only some requests of this evaluation, because the caller stops the run, and
-    /// they are answered. It has no loss.
+    /// The buyer sent only some requests of this evaluation, because the caller stops the run, or
+    /// the time of the lease ends soon. They are answered. It has no loss.
     Abandoned,
     /// It is no step: an output is missing, or has another type or shape.
     Malformed,
@@ -71,6 +74,8 @@ pub struct LeaseEnd {
     pub receipts: Vec<Receipt>,
     /// Why it ended, from which the core can blame its provider.
     pub why: LeaseEndReason,
+    /// How long a request of it took by the buyer's clock; none if none was answered.
+    pub request_time: Option<Micros>,
 }
 
 /// Why a lease ended.

@@ -26,8 +26,7 @@ pub(super) struct LeaseRun {
     end: u64,
     /// The position of the next step to send.
     next: u64,
-    /// The number of evaluations of which it was bought, and of those that it can still send.
-    evaluations: u64,
+    /// The number of evaluations that it can still send.
     evaluations_left: u64,
     /// The position of the last evaluation sent.
     evaluated: Option<u64>,
@@ -37,6 +36,8 @@ pub(super) struct LeaseRun {
     under_way: VecDeque<UnderWay>,
     /// Whether the last step sent must bring the states.
     is_last_kept: bool,
+    /// Whether its time ends soon.
+    is_time_short: bool,
     has_no_more: bool,
     /// The losses of the steps since the last kept states.
     unkept: Vec<LossBits>,
@@ -59,13 +60,13 @@ impl LeaseRun {
             first,
             end: first + wish.steps,
             next: first,
-            evaluations: wish.evaluations,
             evaluations_left: wish.evaluations,
             evaluated: None,
             held_out_before: past.held_out.len(),
             under_way: VecDeque::new(),
             // The states with which it begins are kept.
             is_last_kept: true,
+            is_time_short: false,
             has_no_more: false,
             unkept: Vec::new(),
             answered: 0,
@@ -111,7 +112,8 @@ impl LeaseRun {
 }
 
 impl TrainCore {
-    /// Sends one more step or evaluation. If the caller stops, the last step brings the states.
+    /// Sends one more step or evaluation. If the caller stops, or the time of the lease ends soon,
+    /// the last step brings the states.
     pub(super) fn on_step_wanted(&mut self) {
         let Phase::Running(lease) = &self.phase else {
             return;
@@ -119,8 +121,8 @@ impl TrainCore {
         if lease.has_no_more {
             return;
         }
-        let is_stopped = self.stops > 0 && lease.is_last_kept;
-        let request = match lease.is_deaf || is_stopped {
+        let is_at_end = self.is_last_step(lease) && lease.is_last_kept;
+        let request = match lease.is_deaf || is_at_end {
             true => None,
             false => self.next_request(lease),
         };
@@ -147,8 +149,19 @@ impl TrainCore {
             return Some(RunRequest::Evaluation { position });
         }
         let mut step = self.step_at(position, lease.end);
-        step.keep |= self.stops > 0;
+        step.keep |= self.is_last_step(lease);
         (position < lease.end).then_some(RunRequest::Step(step))
+    }
+
+    /// Returns whether a lease must end after a step that brings the states.
+    fn is_last_step(&self, lease: &LeaseRun) -> bool {
+        self.stops > 0 || lease.is_time_short
+    }
+
+    pub(super) fn on_time_short(&mut self) {
+        if let Phase::Running(lease) = &mut self.phase {
+            lease.is_time_short = true;
+        }
     }
 
     /// Takes the answer of the oldest step or evaluation under way.
@@ -298,8 +311,9 @@ impl TrainCore {
             provider: lease.provider,
             cost: ended.cost.unwrap_or(lease.escrow),
             receipts: ended.receipts,
-            blame: self.blame_provider(&lease, ended.why),
+            blame: self.blame_provider(&lease, ended.why, ended.request_time),
         });
+        self.request_time = self.request_time.max(ended.request_time);
         let is_fruitful = self.past.kept.position > lease.first
             || self.past.held_out.len() > lease.held_out_before;
         self.fruitless = match is_fruitful {
@@ -326,13 +340,17 @@ impl TrainCore {
     }
 
     /// Returns whether the provider is to blame for the end of its lease. It is not if the time of
-    /// the lease was over, because the plan expected quicker steps, unless it was far slower than
-    /// its ask stated.
-    fn blame_provider(&self, lease: &LeaseRun, why: LeaseEndReason) -> Blame {
-        let batches = self.spec.evaluation.map_or(0, |it| it.requests);
-        let evaluated = lease.evaluations.saturating_mul(batches);
-        let wanted = (lease.end - lease.first).saturating_add(evaluated);
-        let is_slow = lease.answered.saturating_mul(SLOW_SHARE) < wanted;
+    /// the lease was over, because the buyer bought too little of it, unless its requests took far
+    /// longer than those of any lease before.
+    fn blame_provider(
+        &self,
+        lease: &LeaseRun,
+        why: LeaseEndReason,
+        request_time: Option<Micros>,
+    ) -> Blame {
+        let slowest = self.request_time.zip(request_time);
+        let is_slow =
+            slowest.is_some_and(|(slowest, it)| it.0 > slowest.0.saturating_mul(SLOW_TIMES));
         if lease.is_malformed {
             return Blame::Banned;
         }
@@ -341,8 +359,8 @@ impl TrainCore {
         }
         match why {
             LeaseEndReason::Done | LeaseEndReason::Cancelled => Blame::Nothing,
-            _ if lease.answered == 0 => Blame::NoStep,
-            LeaseEndReason::TimeOver if !is_slow => Blame::Nothing,
+            LeaseEndReason::Fault if lease.answered == 0 => Blame::NoStep,
+            LeaseEndReason::TimeOver if lease.answered > 0 && !is_slow => Blame::Nothing,
             LeaseEndReason::TimeOver | LeaseEndReason::Fault => Blame::Lost,
         }
     }

@@ -6,6 +6,7 @@ use souk_market::Credits;
 use souk_memory::ContentId;
 
 use super::*;
+use crate::clock::Micros;
 use world::{Style, World};
 
 /// So many seeds are played in each test of many.
@@ -192,6 +193,7 @@ fn a_run_whose_last_evaluation_fails_is_done() {
         cost: Some(Credits(1)),
         receipts: Vec::new(),
         why: LeaseEndReason::Fault,
+        request_time: None,
     });
     let lease = [
         Event::Quoted { job, provider },
@@ -303,8 +305,8 @@ fn begin_short() -> TrainCore {
     core
 }
 
-/// Answers some of the eight requests of the evaluation with which a lease of twenty steps begins,
-/// which then ends for this reason. Returns how its provider is to blame.
+/// Answers some of the eight requests of the evaluation with which a lease begins, which then ends
+/// for this reason. Returns how its provider is to blame.
 fn blame_after_batches(answers: u64, why: LeaseEndReason) -> Blame {
     let (mut core, provider) = (begin_short(), AccountKey([7; 32]));
     let spec = RunSpec {
@@ -325,6 +327,7 @@ fn blame_after_batches(answers: u64, why: LeaseEndReason) -> Blame {
         cost: Some(Credits(1)),
         receipts: Vec::new(),
         why,
+        request_time: None,
     }));
     let blame = actions.iter().find_map(|action| match action {
         Action::Record(Fact::LeaseOver { blame, .. }) => Some(*blame),
@@ -338,20 +341,19 @@ fn each_batch_of_an_evaluation_speaks_for_the_provider() {
     use LeaseEndReason::{Fault, TimeOver};
     assert_eq!(blame_after_batches(0, Fault), Blame::NoStep);
     assert_eq!(blame_after_batches(1, Fault), Blame::Lost);
-    // It was bought for 20 steps and one evaluation of 8 requests, a quarter of which is 7.
-    assert_eq!(blame_after_batches(6, TimeOver), Blame::Lost);
-    assert_eq!(blame_after_batches(7, TimeOver), Blame::Nothing);
+    assert_eq!(blame_after_batches(0, TimeOver), Blame::Lost);
+    assert_eq!(blame_after_batches(1, TimeOver), Blame::Nothing);
 }
 
-/// Does some steps in a lease of twenty, which then ends for this reason. Returns whom the run
-/// avoids from then on.
-fn avoided_after(answers: u64, why: LeaseEndReason, leases: u32) -> Vec<AccountKey> {
+/// Does some steps in each of some leases, which then end for this reason; a request of each takes
+/// so many milliseconds. Returns the wish for the next one.
+fn wish_after(answers: u64, why: LeaseEndReason, times: &[u64]) -> LeaseWish {
     let state = |position| vec![("parameters".to_owned(), world::honest_state(position))];
     let (mut core, mut actions) = (begin_short(), Vec::new());
     let provider = AccountKey([7; 32]);
     let mut done = 0;
-    for lease in 0..leases {
-        let job = souk_market::JobId([u8::try_from(lease).unwrap(); 32]);
+    for (lease, time) in (0..).zip(times) {
+        let job = souk_market::JobId([lease; 32]);
         core.apply(Event::Quoted { job, provider });
         core.apply(Event::Recorded);
         for _ in 0..answers {
@@ -366,11 +368,12 @@ fn avoided_after(answers: u64, why: LeaseEndReason, leases: u32) -> Vec<AccountK
             cost: Some(Credits(1)),
             receipts: Vec::new(),
             why,
+            request_time: (answers > 0).then_some(Micros::from_millis(*time)),
         }));
         core.apply(Event::Recorded);
     }
-    let wish = actions.iter().find_map(|action| match action {
-        Action::Quote(wish) => Some(wish.excluded.clone()),
+    let wish = actions.into_iter().find_map(|action| match action {
+        Action::Quote(wish) => Some(wish),
         _ => None,
     });
     wish.expect("the run goes on")
@@ -395,6 +398,7 @@ fn the_provider_that_sold_the_lease_is_to_blame_and_not_the_planned_one() {
         cost: None,
         receipts: Vec::new(),
         why: LeaseEndReason::Cancelled,
+        request_time: None,
     }));
     let past = core.past();
     assert_eq!(past.banned.iter().collect::<Vec<_>>(), [&sold]);
@@ -417,6 +421,7 @@ fn a_run_whose_disk_failed_forgets_no_states() {
         cost: Some(Credits(3)),
         receipts: Vec::new(),
         why: LeaseEndReason::Cancelled,
+        request_time: None,
     }));
     assert_eq!(ended, [Action::End(End::Journal)]);
 }
@@ -424,13 +429,49 @@ fn a_run_whose_disk_failed_forgets_no_states() {
 #[test]
 fn a_lease_whose_time_is_over_is_no_fault_of_its_provider() {
     use LeaseEndReason::{Fault, TimeOver};
-    assert_eq!(avoided_after(5, TimeOver, 2), []);
-    // One that did few of the steps that it sold time for is not bought from for ever.
-    assert_eq!(avoided_after(4, TimeOver, 1), []);
     let provider = [AccountKey([7; 32])];
-    assert_eq!(avoided_after(4, TimeOver, 2), provider);
-    assert_eq!(avoided_after(5, Fault, 1), []);
-    assert_eq!(avoided_after(5, Fault, 2), provider);
-    // Whoever does no step is avoided at once.
-    assert_eq!(avoided_after(0, Fault, 1), provider);
+    let avoided = |answers, why, times: &[u64]| wish_after(answers, why, times).excluded;
+    assert_eq!(avoided(1, TimeOver, &[900, 3600, 900]), []);
+    // One whose requests take ever longer is not bought from for ever.
+    assert_eq!(avoided(1, TimeOver, &[900, 3601]), []);
+    assert_eq!(avoided(1, TimeOver, &[900, 3601, 14_405]), provider);
+    assert_eq!(avoided(5, Fault, &[9]), []);
+    assert_eq!(avoided(5, Fault, &[9, 9]), provider);
+    // Whoever does no step is avoided at once, unless the time of the lease was over.
+    assert_eq!(avoided(0, Fault, &[9]), provider);
+    assert_eq!(avoided(0, TimeOver, &[9]), []);
+}
+
+#[test]
+fn the_time_of_a_lease_is_that_of_the_slowest_one_before() {
+    let time = |times: &[u64]| wish_after(2, LeaseEndReason::TimeOver, times).request_time;
+    assert_eq!(time(&[8]), Some(Micros::from_millis(8)));
+    assert_eq!(time(&[8, 30, 9]), Some(Micros::from_millis(30)));
+    assert_eq!(
+        wish_after(0, LeaseEndReason::TimeOver, &[8]).request_time,
+        None
+    );
+}
+
+#[test]
+fn a_lease_whose_time_ends_soon_keeps_its_last_step_and_the_next_one_is_long_enough() {
+    let mut warnings = 0;
+    for seed in 0..40 {
+        let mut world = World::new(seed, vec![Style::Lagging]);
+        world.is_calm = true;
+        world.lagging_limit = Some(20 + seed % 9);
+        world.set_lease_steps_max(1_000);
+        let world = play(world);
+        assert!(world.is_done(), "seed {seed}: {:?}", world.ends);
+        let positions = world.sent.iter().map(|step| step.position);
+        assert!(positions.eq(0..world.steps), "seed {seed}: each step once");
+        let lost = &world.core.past().lost;
+        assert!(lost.is_empty(), "seed {seed}: nobody is to blame");
+        let mut times = world.request_times.iter();
+        assert_eq!(times.next(), Some(&None), "the ask determines the first");
+        assert!(times.all(|it| *it == Some(world::LAGGING_TIME)));
+        assert!(world.request_times.len() <= 2, "the second is long enough");
+        warnings += world.warnings;
+    }
+    assert!(warnings > 20, "{warnings} warnings");
 }

@@ -77,6 +77,7 @@ impl Shell {
             Action::Record(facts) => self.record_facts(ticket, facts),
             Action::Give { request, outputs } => self.deliver_answer(ticket, request, &outputs),
             Action::Tell(event) => self.report_event(event),
+            Action::Warn => self.warning.notify_one(),
             Action::Stop(stopped) => self.effects.stop(stopped),
             Action::Over(outcome) => self.outcome = Some(*outcome),
         }

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use souk_market::{Credits, JobId};
 use souk_memory::Tensor;
+use souk_roles::clock::Micros;
 use souk_roles::train::{
     Action, End, Event, LeaseEnd, LeaseEndReason, LeaseWish, RunRequest, StepAnswer, TrainCore,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
+use super::answer_times::AnswerTimes;
 use super::journal::{RunWrite, RunWriter, RunWritten};
 use super::run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
 use super::sent::{SentRequests, state_ids, to_requests};
@@ -75,6 +77,8 @@ struct OpenLease {
     answers: mpsc::Receiver<Answer>,
     progress: mpsc::Receiver<JobEvent>,
     cancel: Arc<Notify>,
+    warning: Arc<Notify>,
+    answer_times: AnswerTimes,
 }
 
 /// What happened to the shell.
@@ -164,6 +168,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 Some(answer) = lease.answers.recv() => Input::Answered(answer),
                 Some(event) = lease.progress.recv() => Input::Job(event),
                 ended = &mut lease.running => Input::LeaseEnded(Box::new(ended)),
+                () = lease.warning.notified() => Input::Event(Event::TimeShort),
                 () = room => Input::Room,
             }
         };
@@ -184,9 +189,9 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
     fn on_input(&mut self, input: Input) -> Vec<Event> {
         match input {
             Input::Nothing => Vec::new(),
-            Input::Event(Event::Stop) => {
+            Input::Event(event @ (Event::Stop | Event::TimeShort)) => {
                 let abandoned = self.sent.abandon_evaluation();
-                [Some(Event::Stop), abandoned.map(Event::Answered)]
+                [Some(event), abandoned.map(Event::Answered)]
                     .into_iter()
                     .flatten()
                     .collect()
@@ -204,20 +209,28 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 vec![Event::NotRecorded]
             }
             Input::Quoted(job, quoted) => vec![self.on_quoted(job, *quoted)],
-            Input::Answered(answer) => vec![self.on_answered(answer)],
+            Input::Answered(answer) => {
+                if let Some(lease) = &mut self.lease {
+                    lease.answer_times.note_answer(Instant::now());
+                }
+                vec![self.on_answered(answer)]
+            }
             Input::Job(event) => self.on_job_event(&event).into_iter().collect(),
             Input::LeaseEnded(ended) => {
                 let mut events = Vec::new();
+                let mut request_time = None;
                 if let Some(mut lease) = self.lease.take() {
                     // Its last words may wait yet.
                     while let Ok(answer) = lease.answers.try_recv() {
+                        lease.answer_times.note_answer(Instant::now());
                         events.push(self.on_answered(answer));
                     }
                     while let Ok(event) = lease.progress.try_recv() {
                         events.extend(self.on_job_event(&event));
                     }
+                    request_time = lease.answer_times.request_time().map(Micros::from);
                 }
-                events.push(self.on_lease_ended(*ended));
+                events.push(self.on_lease_ended(*ended, request_time));
                 events
             }
         }
@@ -266,7 +279,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         Event::Answered(answer)
     }
 
-    fn on_lease_ended(&mut self, ended: LeaseOutcome) -> Event {
+    fn on_lease_ended(&mut self, ended: LeaseOutcome, request_time: Option<Micros>) -> Event {
         let lease_end = match ended {
             Ok(result) => {
                 let amounts = result.receipts.iter().map(|receipt| receipt.body.amount.0);
@@ -274,6 +287,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                     cost: Some(Credits(amounts.sum())),
                     receipts: result.receipts,
                     why: LeaseEndReason::Done,
+                    request_time,
                 }
             }
             Err(mut unfinished) => {
@@ -287,6 +301,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                     cost: known,
                     receipts,
                     why,
+                    request_time,
                 }
             }
         };
@@ -368,6 +383,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         }
         let mut limits = self.run.limits.clone();
         limits.budget = wish.budget;
+        limits.request_time = wish.request_time.map(Duration::from);
         limits.excluded.extend(&wish.excluded);
         let position = wish.from.position;
         let training = self.run.training;
@@ -375,13 +391,17 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         let first = to_requests(training, wish.first).swap_remove(0);
         let mut inputs = first.tensors;
         inputs.extend(self.kept.clone());
-        let job = training_job(training, limits, requests, inputs);
+        let mut job = training_job(training, limits, requests, inputs);
         let waits = position > 0 || self.leases > 0;
         self.leases += 1;
         self.first = Some(wish.first);
         let buyer = self.run.buyer.clone();
         self.quoting = Some(Box::pin(async move {
-            let quoted = quote_lease(&buyer, &job, waits).await;
+            let mut quoted = quote_lease(&buyer, &job, waits).await;
+            if quoted.as_ref().is_err_and(is_money) && job.limits.request_time.take().is_some() {
+                // What the budget allows can still be enough for some steps.
+                quoted = quote_lease(&buyer, &job, waits).await;
+            }
             (Box::new(job), quoted)
         }));
     }
@@ -397,7 +417,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         let (give, inputs) = mpsc::channel(1);
         let (answers, answered) = mpsc::channel(1);
         let (progress, events) = mpsc::channel(PROGRESS_MAX);
-        let cancel = Arc::<Notify>::default();
+        let (cancel, warning) = (Arc::<Notify>::default(), Arc::<Notify>::default());
         // The channel has room for one.
         let _ = give.try_send(begin);
         let submission = Submission {
@@ -409,6 +429,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             answers,
             progress,
             cancel: cancel.clone(),
+            warning: warning.clone(),
             is_bought: false,
         };
         let buyer = self.run.buyer.clone();
@@ -423,6 +444,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             answers: answered,
             progress: events,
             cancel,
+            warning,
+            answer_times: AnswerTimes::start(Instant::now()),
         });
     }
 
@@ -473,15 +496,17 @@ async fn quote_lease(buyer: &Buyer, job: &Job, waits: bool) -> Result<Quote, Quo
     let deadline = Instant::now() + NEXT_LEASE_WAIT;
     loop {
         let quoted = buyer.quote_job(job).await;
-        let is_money = matches!(
-            quoted,
-            Err(QuoteError::Budget { .. } | QuoteError::Escrow { .. })
-        );
+        let is_money = quoted.as_ref().is_err_and(is_money);
         if quoted.is_ok() || is_money || !waits || Instant::now() >= deadline {
             return quoted;
         }
         tokio::time::sleep(BOOK_PERIOD).await;
     }
+}
+
+/// Returns whether the budget is too small for a lease.
+fn is_money(error: &QuoteError) -> bool {
+    matches!(error, QuoteError::Budget { .. } | QuoteError::Escrow { .. })
 }
 
 /// Returns the reason for the end of a lease. A plan that no longer fits says that its time was

@@ -115,6 +115,8 @@ pub struct World {
     /// Answers with the caller: number and whether the value is the model's.
     pub answers: Vec<(u32, bool)>,
     pub events: Vec<JobEvent>,
+    /// How many answers the caller had when it was warned of the end of leases.
+    pub warned_after: Vec<usize>,
     /// What each lease cost or held when it was seen last.
     costs: BTreeMap<LeaseId, u64>,
     /// How many there were when each of the last steps began.
@@ -340,6 +342,7 @@ impl World {
             outcome: None,
             answers: Vec::new(),
             events: Vec::new(),
+            warned_after: Vec::new(),
             costs: BTreeMap::new(),
             told: [0; TOLD_STEPS],
             disk: Vec::new(),
@@ -720,6 +723,7 @@ impl World {
                 }
                 Action::Follow { leases } => self.followed = leases,
                 Action::Tell(event) => self.events.push(event),
+                Action::Warn => self.warned_after.push(self.answers.len()),
                 Action::Stop(ticket) => self.pending.retain(|(other, _)| *other != ticket),
                 Action::Over(outcome) => self.outcome = Some(*outcome),
                 other => self.pending.push((ticket, other)),

@@ -7,6 +7,7 @@ use souk_market::{AccountKey, Credits, JobId, MarketId, Millis};
 use souk_memory::ContentId;
 
 use super::*;
+use crate::clock::Micros;
 
 /// How a provider behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +15,8 @@ pub enum Style {
     Honest,
     /// It may die in any step.
     Mortal,
-    /// The time of its leases is over after a few steps.
+    /// A request takes far longer than its ask states, so that the time of its leases can be over
+    /// after a few of them.
     Lagging,
     /// It does nothing and sends states that it was sent before.
     Old,
@@ -35,6 +37,17 @@ const STEP_COST: u64 = 2;
 const STEP_ESCROW: u64 = 5;
 
 const WINDOW: usize = 4;
+
+/// How long a request takes, and how long at a provider of [`Style::Lagging`].
+const REQUEST_TIME: Micros = Micros::from_millis(1);
+pub const LAGGING_TIME: Micros = Micros::from_millis(10);
+
+/// The requests that a lease can still answer beside those under way when the buyer hears that its
+/// time ends soon: the longest evaluation, and the last step.
+const WARNED_BEFORE: u64 = 6;
+
+/// The spare time of a lease, in requests of a lagging provider.
+const SPARE: u64 = 2 * WARNED_BEFORE;
 
 /// The loss that a provider of [`Style::NotFinite`] claims.
 const NOT_A_NUMBER: LossBits = LossBits(f32::NAN.to_bits());
@@ -58,8 +71,22 @@ struct Lease {
     batches_done: u64,
     /// Whether the caller stopped while the last request was an evaluation.
     is_abandoned: bool,
+    /// How many requests the provider can do in the time of the lease, if it lags.
     limit: u64,
+    /// Whether the buyer hears before that time is over.
+    is_warned: bool,
     job: JobId,
+}
+
+impl Lease {
+    /// Returns how long a request of it took.
+    fn request_time(&self, style: Style) -> Option<Micros> {
+        let time = match style {
+            Style::Lagging => LAGGING_TIME,
+            _ => REQUEST_TIME,
+        };
+        (self.done > 0).then_some(time)
+    }
 }
 
 pub struct World {
@@ -73,6 +100,8 @@ pub struct World {
     pub lies: u32,
     /// The evaluations that a stop cut short.
     pub abandoned: u32,
+    /// How often the buyer heard that the time of a lease ends soon.
+    pub warnings: u32,
     pub leases: u32,
     /// The steps sent over all lives.
     pub sent: Vec<Step>,
@@ -81,6 +110,11 @@ pub struct World {
     /// Nobody dies but by style, and the buyer is never killed.
     pub is_calm: bool,
     pub stop_after: Option<u64>,
+    /// How many requests a provider that lags can do in a lease that was bought by its ask, instead
+    /// of a few.
+    pub lagging_limit: Option<u64>,
+    /// The times of requests by which leases were bought.
+    pub request_times: Vec<Option<Micros>>,
     pub first_stop: Option<u64>,
     styles: Vec<Style>,
     began: Fact,
@@ -156,11 +190,14 @@ impl World {
             deaths: 0,
             lies: 0,
             abandoned: 0,
+            warnings: 0,
             leases: 0,
             sent: Vec::new(),
             evaluated: Vec::new(),
             is_calm: false,
             stop_after: None,
+            lagging_limit: None,
+            request_times: Vec::new(),
             first_stop: None,
             styles,
             began,
@@ -180,6 +217,11 @@ impl World {
 
     pub fn set_budget(&mut self, budget: Credits) {
         self.spec.budget = Some(budget);
+        self.kill_buyer();
+    }
+
+    pub fn set_lease_steps_max(&mut self, steps: u64) {
+        self.spec.lease_steps_max = steps;
         self.kill_buyer();
     }
 
@@ -249,7 +291,8 @@ impl World {
     }
 
     fn tell(&mut self, event: Event) {
-        if let Some(lease) = self.lease.as_mut().filter(|_| event == Event::Stop) {
+        let is_abandoning = matches!(event, Event::Stop | Event::TimeShort);
+        if let Some(lease) = self.lease.as_mut().filter(|_| is_abandoning) {
             lease.is_abandoned |= matches!(lease.queue.back(), Some(RunRequest::Evaluation { .. }));
         }
         let actions = self.core.apply(event);
@@ -262,7 +305,25 @@ impl World {
         self.tell(Event::Recorded);
     }
 
+    /// Tells the buyer that the time of a lagging provider's lease ends soon, if it does.
+    fn warn_of_end(&mut self) {
+        let batches = self.spec.evaluation.map_or(0, |it| it.requests);
+        let Some(lease) = &mut self.lease else { return };
+        let requests = lease.queue.iter().map(|request| match request {
+            RunRequest::Step(_) => 1,
+            RunRequest::Evaluation { .. } => batches,
+        });
+        let to_come = lease.done + requests.sum::<u64>() + WARNED_BEFORE;
+        let is_lagging = self.styles[lease.provider] == Style::Lagging;
+        let is_short = is_lagging && lease.done > 0 && to_come >= lease.limit;
+        if is_short && std::mem::take(&mut lease.is_warned) {
+            self.warnings += 1;
+            self.tell(Event::TimeShort);
+        }
+    }
+
     fn feed(&mut self) {
+        self.warn_of_end();
         let has_room = self
             .lease
             .as_ref()
@@ -274,6 +335,7 @@ impl World {
 
     /// The provider does a step, dies, or finishes its lease.
     fn compute(&mut self) {
+        self.warn_of_end();
         let Some(lease) = &self.lease else { return };
         let style = self.styles[lease.provider];
         let is_mortal = style == Style::Mortal && self.draw(12) == 0;
@@ -368,6 +430,7 @@ impl World {
             cost: is_known.then_some(Credits(cost)),
             receipts: Vec::new(),
             why,
+            request_time: lease.request_time(self.styles[lease.provider]),
         }));
         let of_it = |fact: &&Fact| matches!(fact, Fact::LeaseOver { .. });
         if let Some(Fact::LeaseOver { blame, .. }) = self.queue.iter().rev().find(of_it) {
@@ -405,6 +468,7 @@ impl World {
                             cost: Some(Credits(cost)),
                             receipts: Vec::new(),
                             why: LeaseEndReason::Cancelled,
+                            request_time: lease.request_time(self.styles[lease.provider]),
                         }));
                     }
                 }
@@ -482,7 +546,13 @@ impl World {
         let requests = wish.steps + wish.evaluations * batches;
         let escrow = (requests * STEP_ESCROW).min(left);
         self.costs.insert(job, escrow);
-        let limit = 1 + self.draw(6);
+        let limit = match (wish.request_time, self.lagging_limit) {
+            (Some(each), _) => SPARE + requests * 2 * each.0 / LAGGING_TIME.0,
+            (None, Some(limit)) => limit,
+            (None, None) => 1 + self.draw(6),
+        };
+        self.request_times.push(wish.request_time);
+        let is_warned = self.is_calm || self.draw(4) > 0;
         self.lease = Some(Lease {
             provider,
             state: wish.from.states[0].1,
@@ -495,7 +565,8 @@ impl World {
             done: 0,
             batches_done: 0,
             is_abandoned: false,
-            limit,
+            limit: limit.max(1),
+            is_warned,
             job,
         });
         self.send(wish.first);
