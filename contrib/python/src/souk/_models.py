@@ -1141,7 +1141,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextKey:
-    """A key, what it can spend, and what it has spent."""
+    """An API key, with its limits and its use."""
 
     name: str
     """The name that its issuer gave it."""
@@ -1152,29 +1152,29 @@ class TextKey:
     issued_at: datetime
     """When it was issued."""
     budget_resets: str
-    """When the budget begins anew: `never`, `day` or `month`, by UTC."""
+    """When the budget resets: `never`, or at each new `day` or `month` in UTC."""
     models: tuple[str, ...]
-    """The models that it can use, `*` at the end for all that follows; empty for all."""
+    """The models that it can use; a trailing `*` matches any suffix. If empty, all models."""
     spent: Credits
-    """What its requests cost since it was issued."""
+    """Total cost of its requests."""
     period_spent: Credits
-    """What its requests of the current day or month cost."""
+    """Cost of its requests in the current day or month."""
     held: Credits
-    """What its open requests hold."""
+    """Amount reserved for its open requests."""
     requests: int
-    """Its requests for which something was reserved."""
+    """Number of its requests for which an amount was reserved."""
     input_tokens: int
-    """The tokens of their messages."""
+    """Number of input tokens of these requests."""
     output_tokens: int
-    """The tokens of their answers."""
+    """Number of output tokens of these requests."""
     budget: Credits | None = None
-    """The most that it can spend; none for no limit of its own."""
+    """Maximum that it can spend; none if it has no limit of its own."""
     left: Credits | None = None
-    """What is left of the budget; none without a budget."""
+    """Rest of the budget; none without a budget."""
     requests_per_minute: int | None = None
-    """The most requests a minute."""
+    """Maximum number of requests per minute; none if unlimited."""
     tokens_per_minute: int | None = None
-    """The most tokens a minute."""
+    """Maximum number of tokens per minute; none if unlimited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

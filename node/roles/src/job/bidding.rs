@@ -19,8 +19,8 @@ const BOOK_PAUSE_MIN: Micros = Micros::from_millis(50);
 const BOOK_PAUSE_MAX: Micros = Micros::from_seconds(5);
 
 /// Returns the pause before a buyer that has waited for devices for so long looks at the book
-/// again: an eighth of that time, from 50 ms to 5 s. So a long wait costs the market few questions, and
-/// the pause adds little to it.
+/// again: an eighth of that time, from 50 ms to 5 s. So a long wait costs the market few questions,
+/// and the pause adds little to it.
 #[must_use]
 pub fn book_pause(waited: Micros) -> Micros {
     Micros(waited.0 / 8).clamp(BOOK_PAUSE_MIN, BOOK_PAUSE_MAX)
