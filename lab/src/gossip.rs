@@ -354,9 +354,9 @@ mod tests {
         let config = GossipConfig {
             seed: 1,
             nodes: 20,
-            period: Duration::from_secs(2),
-            warm_up: Duration::from_secs(6),
-            duration: Duration::from_secs(4),
+            period: Duration::from_secs(1),
+            warm_up: Duration::from_secs(4),
+            duration: Duration::from_secs(2),
         };
         let report = run(&config).await.unwrap();
         assert!(

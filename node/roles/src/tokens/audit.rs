@@ -8,12 +8,12 @@
 //! tokens than those that the engine drew, it says nothing. A cheaper version of the model errs
 //! more, and another model, or nonsense, has other tokens altogether. So each token is a bet on a
 //! kind of cheat: it loses if the token is the reference's own draw, and wins the more, the less
-//! any honest engine can have given this token or one that is less likely ([`weights`]). Whatever
+//! any honest engine can have given this token or one that is less likely (`weights`). Whatever
 //! came before, an honest provider's bets are worth at most 1 on average, so their product exceeds
 //! [`RATE`] for one honest provider in [`RATE`] at most, at any length and however often one looks
 //! (Ville's inequality).
 //!
-//! The bets of a *block*, which is an answer or a part of a long one, are worth [`BLOCK_MAX`] at
+//! The bets of a *block*, which is an answer or a part of a long one, are worth `BLOCK_MAX` at
 //! most, so no odd answer convicts alone. A provider can cheat in a part of its answers only, and
 //! the others would outweigh them. So the test also stakes only a part of its worth on each block;
 //! the evidence is the mean over several such parts and all kinds of cheats.

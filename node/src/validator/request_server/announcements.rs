@@ -11,8 +11,9 @@ use libp2p::Multiaddr;
 use souk_folder::contact::{self, Contact};
 use souk_market::AccountKey;
 
-/// Peers that are remembered.
-const PEERS_MAX: usize = 8192;
+/// Peers that are remembered: more than a market of ten thousand providers has. Strangers that
+/// announce eight addresses of the greatest length each make them take 128 MiB.
+const PEERS_MAX: usize = 32_768;
 
 /// The announcements of peers.
 #[derive(Debug, Default)]
