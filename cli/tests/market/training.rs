@@ -326,7 +326,9 @@ fn a_run_whose_buyer_is_killed_goes_on_from_the_last_kept_states() {
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null());
     let mut buyer = command.spawn().expect("souk starts");
+    let begin = std::time::Instant::now();
     while steps_kept(&market, &out) < 8 {
+        assert!(begin.elapsed().as_secs() < 600, "it keeps steps in time");
         let ended = buyer.try_wait().expect("it is a child of this process");
         assert_eq!(ended, None, "it keeps steps before it ends");
     }

@@ -47,6 +47,11 @@ const LOST_LEASES_MAX: u32 = 2;
 /// A provider is slow if a request takes so many times as long as in any lease before.
 const SLOW_TIMES: u64 = 4;
 
+/// A provider is far slower than its ask if a request takes so many times as long as planned, and
+/// this much longer: a busy machine alone is not.
+const FAR_OFF_TIMES: u64 = 16;
+const FAR_OFF_MARGIN: Micros = Micros::from_millis(100);
+
 /// How many leases in a row may bring no states.
 const FRUITLESS_LEASES_MAX: u32 = 3;
 
@@ -76,6 +81,8 @@ pub struct TrainCore {
     fruitless: u32,
     /// How long a request took in the slowest lease of this life.
     request_time: Option<Micros>,
+    /// Whether this life has bought again from providers that it avoided, since no other is left.
+    has_forgiven: bool,
     /// The records without an answer: the states that each of them replaces.
     unrecorded: VecDeque<States>,
     is_journal_lost: bool,
@@ -166,6 +173,7 @@ impl TrainCore {
             is_still: false,
             fruitless: 0,
             request_time: None,
+            has_forgiven: false,
             unrecorded: VecDeque::new(),
             is_journal_lost: false,
             stops: 0,
@@ -293,6 +301,10 @@ impl TrainCore {
     fn on_not_quoted(&mut self) {
         if !matches!(self.phase, Phase::Quoting) {
             return;
+        }
+        if !self.past.lost.is_empty() && !std::mem::replace(&mut self.has_forgiven, true) {
+            self.past.lost.clear();
+            return self.go_on();
         }
         let end = match self.doubt {
             // Nobody else can be asked.

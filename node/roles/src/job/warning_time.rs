@@ -18,8 +18,10 @@ const REST: u64 = 2;
 pub(super) struct WarningTime {
     /// The moment since which the providers work on the next answer; none if they have no request.
     since: Option<Micros>,
-    /// The time from one answer to the next, which rises at once and falls by halves.
+    /// The time from one answer to the next, which rises at once and falls by halves. The first
+    /// answer does not count: it also waited for a provider that was not ready yet.
     each: Micros,
+    has_answer: bool,
     /// The latest moment of the warning.
     pub latest: Micros,
     /// Whether the caller was warned.
@@ -35,7 +37,9 @@ impl WarningTime {
     /// Records an answer.
     pub(super) fn note_answer(&mut self, now: Micros, is_next_begun: bool) {
         let took = self.since.map_or(Micros(0), |since| now.since(since));
-        self.each = took.max(Micros(self.each.plus(took).0 / 2));
+        if std::mem::replace(&mut self.has_answer, true) {
+            self.each = took.max(Micros(self.each.plus(took).0 / 2));
+        }
         self.since = is_next_begun.then_some(now);
     }
 
@@ -71,7 +75,9 @@ mod tests {
     fn slow_answers_hasten_the_warning_and_quick_ones_put_it_off() {
         let mut warning = warning();
         assert_eq!(moment(warning), Micros::from_seconds(18));
-        warning.begin_answer(SECOND);
+        warning.begin_answer(Micros(0));
+        warning.note_answer(SECOND, true);
+        assert_eq!(moment(warning), Micros::from_seconds(18), "the first");
         warning.note_answer(Micros::from_seconds(3), true);
         // Two seconds an answer: three more requests have room within six.
         assert_eq!(moment(warning), Micros::from_seconds(14));

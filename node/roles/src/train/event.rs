@@ -76,6 +76,8 @@ pub struct LeaseEnd {
     pub why: LeaseEndReason,
     /// How long a request of it took by the buyer's clock; none if none was answered.
     pub request_time: Option<Micros>,
+    /// How long a request takes by the ask of the lease.
+    pub planned_time: Micros,
 }
 
 /// Why a lease ended.

@@ -44,8 +44,10 @@ pub enum Blame {
     Nothing,
     /// It did not serve the lease to its end: some leases may end so.
     Lost,
-    /// It did not do one step: this life of the run buys no more from it.
-    NoStep,
+    /// It did not do one step, or was far slower than its ask states: this life of the run buys no
+    /// more from it, if another provider is left.
+    #[serde(alias = "no_step")]
+    Avoided,
     /// It gave an answer that is no step: no life of the run buys from it again.
     Banned,
 }
@@ -299,7 +301,7 @@ impl Past {
                 match blame {
                     Blame::Nothing => {}
                     Blame::Lost => *self.lost.entry(provider).or_default() += 1,
-                    Blame::NoStep => {
+                    Blame::Avoided => {
                         *self.lost.entry(provider).or_default() += LOST_LEASES_MAX;
                     }
                     Blame::Banned => drop(self.banned.insert(provider)),

@@ -307,15 +307,20 @@ impl TrainCore {
             panic!("a lease that ends was begun");
         };
         let is_doubted = self.doubt.is_some_and(|it| it.provider == lease.provider);
+        let is_fruitful = self.past.kept.position > lease.first
+            || self.past.held_out.len() > lease.held_out_before;
+        let blame = self.blame_provider(&lease, &ended, is_fruitful);
         self.record_fact(Fact::LeaseOver {
             provider: lease.provider,
             cost: ended.cost.unwrap_or(lease.escrow),
             receipts: ended.receipts,
-            blame: self.blame_provider(&lease, ended.why, ended.request_time),
+            blame,
         });
-        self.request_time = self.request_time.max(ended.request_time);
-        let is_fruitful = self.past.kept.position > lease.first
-            || self.past.held_out.len() > lease.held_out_before;
+        self.request_time = match ended.why {
+            // A lease as long as that may be too dear to be sold.
+            LeaseEndReason::Fault if lease.answered == 0 => None,
+            _ => self.request_time.max(ended.request_time),
+        };
         self.fruitless = match is_fruitful {
             true => 0,
             false => self.fruitless + 1,
@@ -341,25 +346,26 @@ impl TrainCore {
 
     /// Returns whether the provider is to blame for the end of its lease. It is not if the time of
     /// the lease was over, because the buyer bought too little of it, unless its requests took far
-    /// longer than those of any lease before.
-    fn blame_provider(
-        &self,
-        lease: &LeaseRun,
-        why: LeaseEndReason,
-        request_time: Option<Micros>,
-    ) -> Blame {
-        let slowest = self.request_time.zip(request_time);
+    /// longer than its ask states, or than those of any lease before.
+    fn blame_provider(&self, lease: &LeaseRun, ended: &LeaseEnd, is_fruitful: bool) -> Blame {
+        let slowest = self.request_time.zip(ended.request_time);
         let is_slow =
             slowest.is_some_and(|(slowest, it)| it.0 > slowest.0.saturating_mul(SLOW_TIMES));
+        let far_off = ended.planned_time.0.saturating_mul(FAR_OFF_TIMES);
+        let far_off = Micros(far_off).plus(FAR_OFF_MARGIN);
+        let is_far_off = ended.request_time.is_some_and(|it| it > far_off);
         if lease.is_malformed {
             return Blame::Banned;
         }
         if self.stops > 0 || lease.is_deaf {
             return Blame::Nothing;
         }
-        match why {
+        match ended.why {
+            LeaseEndReason::Done if lease.is_time_short && is_far_off => Blame::Avoided,
+            LeaseEndReason::Done if lease.is_time_short && (is_slow || !is_fruitful) => Blame::Lost,
             LeaseEndReason::Done | LeaseEndReason::Cancelled => Blame::Nothing,
-            LeaseEndReason::Fault if lease.answered == 0 => Blame::NoStep,
+            LeaseEndReason::Fault if lease.answered == 0 => Blame::Avoided,
+            LeaseEndReason::TimeOver if is_far_off => Blame::Avoided,
             LeaseEndReason::TimeOver if lease.answered > 0 && !is_slow => Blame::Nothing,
             LeaseEndReason::TimeOver | LeaseEndReason::Fault => Blame::Lost,
         }

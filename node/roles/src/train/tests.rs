@@ -194,6 +194,7 @@ fn a_run_whose_last_evaluation_fails_is_done() {
         receipts: Vec::new(),
         why: LeaseEndReason::Fault,
         request_time: None,
+        planned_time: Micros::from_millis(1_000),
     });
     let lease = [
         Event::Quoted { job, provider },
@@ -328,6 +329,7 @@ fn blame_after_batches(answers: u64, why: LeaseEndReason) -> Blame {
         receipts: Vec::new(),
         why,
         request_time: None,
+        planned_time: Micros::from_millis(1_000),
     }));
     let blame = actions.iter().find_map(|action| match action {
         Action::Record(Fact::LeaseOver { blame, .. }) => Some(*blame),
@@ -339,7 +341,7 @@ fn blame_after_batches(answers: u64, why: LeaseEndReason) -> Blame {
 #[test]
 fn each_batch_of_an_evaluation_speaks_for_the_provider() {
     use LeaseEndReason::{Fault, TimeOver};
-    assert_eq!(blame_after_batches(0, Fault), Blame::NoStep);
+    assert_eq!(blame_after_batches(0, Fault), Blame::Avoided);
     assert_eq!(blame_after_batches(1, Fault), Blame::Lost);
     assert_eq!(blame_after_batches(0, TimeOver), Blame::Lost);
     assert_eq!(blame_after_batches(1, TimeOver), Blame::Nothing);
@@ -369,6 +371,7 @@ fn wish_after(answers: u64, why: LeaseEndReason, times: &[u64]) -> LeaseWish {
             receipts: Vec::new(),
             why,
             request_time: (answers > 0).then_some(Micros::from_millis(*time)),
+            planned_time: Micros::from_millis(1_000),
         }));
         core.apply(Event::Recorded);
     }
@@ -399,6 +402,7 @@ fn the_provider_that_sold_the_lease_is_to_blame_and_not_the_planned_one() {
         receipts: Vec::new(),
         why: LeaseEndReason::Cancelled,
         request_time: None,
+        planned_time: Micros::from_millis(1_000),
     }));
     let past = core.past();
     assert_eq!(past.banned.iter().collect::<Vec<_>>(), [&sold]);
@@ -422,6 +426,7 @@ fn a_run_whose_disk_failed_forgets_no_states() {
         receipts: Vec::new(),
         why: LeaseEndReason::Cancelled,
         request_time: None,
+        planned_time: Micros::from_millis(1_000),
     }));
     assert_eq!(ended, [Action::End(End::Journal)]);
 }
@@ -437,6 +442,9 @@ fn a_lease_whose_time_is_over_is_no_fault_of_its_provider() {
     assert_eq!(avoided(1, TimeOver, &[900, 3601, 14_405]), provider);
     assert_eq!(avoided(5, Fault, &[9]), []);
     assert_eq!(avoided(5, Fault, &[9, 9]), provider);
+    // One that is far slower than its ask states is avoided at once.
+    assert_eq!(avoided(5, TimeOver, &[16_100]), []);
+    assert_eq!(avoided(5, TimeOver, &[16_101]), provider);
     // Whoever does no step is avoided at once, unless the time of the lease was over.
     assert_eq!(avoided(0, Fault, &[9]), provider);
     assert_eq!(avoided(0, TimeOver, &[9]), []);

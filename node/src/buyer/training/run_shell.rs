@@ -79,6 +79,8 @@ struct OpenLease {
     cancel: Arc<Notify>,
     warning: Arc<Notify>,
     answer_times: AnswerTimes,
+    /// How long a request takes by the ask of the plan.
+    planned_time: Micros,
 }
 
 /// What happened to the shell.
@@ -218,7 +220,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             Input::Job(event) => self.on_job_event(&event).into_iter().collect(),
             Input::LeaseEnded(ended) => {
                 let mut events = Vec::new();
-                let mut request_time = None;
+                let mut times = (None, Micros(0));
                 if let Some(mut lease) = self.lease.take() {
                     // Its last words may wait yet.
                     while let Ok(answer) = lease.answers.try_recv() {
@@ -228,9 +230,10 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                     while let Ok(event) = lease.progress.try_recv() {
                         events.extend(self.on_job_event(&event));
                     }
-                    request_time = lease.answer_times.request_time().map(Micros::from);
+                    let request_time = lease.answer_times.request_time();
+                    times = (request_time.map(Micros::from), lease.planned_time);
                 }
-                events.push(self.on_lease_ended(*ended, request_time));
+                events.push(self.on_lease_ended(*ended, times));
                 events
             }
         }
@@ -279,7 +282,11 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         Event::Answered(answer)
     }
 
-    fn on_lease_ended(&mut self, ended: LeaseOutcome, request_time: Option<Micros>) -> Event {
+    fn on_lease_ended(
+        &mut self,
+        ended: LeaseOutcome,
+        (request_time, planned_time): (Option<Micros>, Micros),
+    ) -> Event {
         let lease_end = match ended {
             Ok(result) => {
                 let amounts = result.receipts.iter().map(|receipt| receipt.body.amount.0);
@@ -288,6 +295,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                     receipts: result.receipts,
                     why: LeaseEndReason::Done,
                     request_time,
+                    planned_time,
                 }
             }
             Err(mut unfinished) => {
@@ -302,6 +310,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                     receipts,
                     why,
                     request_time,
+                    planned_time,
                 }
             }
         };
@@ -408,6 +417,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
 
     fn begin_lease(&mut self) {
         let (id, job, quote) = self.quoted.take().expect("a lease begins by its quote");
+        let planned = quote.plan.makespan_seconds / f64::from(quote.requests.max(1));
+        let planned_time = Micros::from(Duration::from_secs_f64(planned.clamp(0.0, 86_400.0)));
         let first = self.first.take().expect("a lease does something first");
         let requests = to_requests(self.run.training, first);
         self.sent = SentRequests::default();
@@ -446,6 +457,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             cancel,
             warning,
             answer_times: AnswerTimes::start(Instant::now()),
+            planned_time,
         });
     }
 

@@ -431,11 +431,12 @@ impl World {
             receipts: Vec::new(),
             why,
             request_time: lease.request_time(self.styles[lease.provider]),
+            planned_time: LAGGING_TIME,
         }));
         let of_it = |fact: &&Fact| matches!(fact, Fact::LeaseOver { .. });
         if let Some(Fact::LeaseOver { blame, .. }) = self.queue.iter().rev().find(of_it) {
             assert!(
-                *blame != Blame::NoStep || lease.done == 0,
+                *blame != Blame::Avoided || lease.done == 0,
                 "it did {} requests",
                 lease.done
             );
@@ -469,6 +470,7 @@ impl World {
                             receipts: Vec::new(),
                             why: LeaseEndReason::Cancelled,
                             request_time: lease.request_time(self.styles[lease.provider]),
+                            planned_time: LAGGING_TIME,
                         }));
                     }
                 }
