@@ -15,7 +15,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use souk_consensus::replica::{Forgery, Outcome, Proposal, ReadTicket, RoundWork, StepError};
+use souk_consensus::replica::{
+    Forgery, Outcome, Proposal, QueueFull, ReadTicket, RoundWork, StepError,
+};
 use souk_consensus::{LogTime, Replica, Verdict};
 
 use super::action::{Action, ReplicaFailure, Report, Response, RoundResults};
@@ -45,6 +47,13 @@ enum Stage {
     Over,
 }
 
+/// The most bytes of commands that wait because the state refuses them: a few of the largest.
+const HELD_BYTES_MAX: usize = 8 << 20;
+
+fn bytes_of<C>(commands: &[Proposal<C>]) -> usize {
+    commands.iter().map(|command| command.bytes.len()).sum()
+}
+
 /// What a caller waits for until the state holds everything acknowledged before.
 enum PendingRead<M: AnsweringMachine> {
     /// The answer to a question.
@@ -61,6 +70,8 @@ pub struct ValidatorCore<M: AnsweringMachine> {
     actions: VecDeque<Action<M>>,
     proposals: PendingProposals,
     reads: BTreeMap<ReadTicket, (Caller, PendingRead<M>)>,
+    /// The bytes of the commands among them.
+    held_bytes: usize,
     /// The verdicts that arrived while the disk wrote a round's work.
     verdicts: Vec<Verdict<M::Command>>,
     /// The length of a tick, and the moment of the next one.
@@ -84,6 +95,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
             actions: VecDeque::new(),
             proposals: PendingProposals::default(),
             reads: BTreeMap::new(),
+            held_bytes: 0,
             verdicts: Vec::new(),
             tick,
             next_tick: now.tick.plus(tick),
@@ -204,8 +216,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
                 }
             }
             Event::Propose { caller, commands } => match self.foresee_refusals(&commands) {
-                // Another validator may have acknowledged a command that changes this.
-                Some(_) => self.read_later(caller, PendingRead::Proposal(commands)),
+                Some(_) => self.hold_proposal(caller, commands),
                 None => self.propose(caller, commands),
             },
             Event::Ask {
@@ -232,17 +243,46 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         }
     }
 
+    /// Holds commands that this state refuses until it has everything acknowledged before: another
+    /// validator may have acknowledged a command that changes this. Without a leader that takes as
+    /// long as there is none, so the bytes are bounded.
+    fn hold_proposal(&mut self, caller: Caller, commands: Vec<Proposal<M::Command>>) {
+        let bytes = bytes_of(&commands);
+        let held = self.held_bytes.saturating_add(bytes);
+        if held > HELD_BYTES_MAX {
+            let busy = QueueFull {
+                commands: self.reads.len(),
+                bytes: self.held_bytes,
+            };
+            return self.respond(caller, Response::Refused(busy.into()));
+        }
+        self.held_bytes = held;
+        self.read_later(caller, PendingRead::Proposal(commands));
+    }
+
     fn read_later(&mut self, caller: Caller, pending: PendingRead<M>) {
         match self.replica.read() {
             Ok(ticket) => {
                 let before = self.reads.insert(ticket, (caller, pending));
                 assert!(before.is_none(), "a ticket is given once");
             }
-            Err(busy) => self.respond(caller, Response::Refused(busy.into())),
+            Err(busy) => {
+                self.release_bytes(&pending);
+                self.respond(caller, Response::Refused(busy.into()));
+            }
+        }
+    }
+
+    fn release_bytes(&mut self, pending: &PendingRead<M>) {
+        if let PendingRead::Proposal(commands) = pending {
+            let bytes = bytes_of(commands);
+            assert!(self.held_bytes >= bytes, "what is held was counted");
+            self.held_bytes = self.held_bytes.saturating_sub(bytes);
         }
     }
 
     fn on_read_ready(&mut self, caller: Caller, pending: PendingRead<M>) {
+        self.release_bytes(&pending);
         match pending {
             PendingRead::Question(question) => self.answer_caller(caller, question),
             PendingRead::Proposal(commands) => match self.foresee_refusals(&commands) {

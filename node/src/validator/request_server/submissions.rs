@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use libp2p::PeerId;
 use souk_consensus::replica::COMMAND_BYTES_MAX;
+use souk_folder::clock::unix_ms;
 use souk_market::{Command, SignedBatch};
 use souk_network::RateLimit;
 use souk_network::protocols::market::Answer;
@@ -27,8 +28,18 @@ const OF_PEER: (u32, u32) = (16, 1);
 /// The same for all peers of one address: a machine with a testnet has some dozens.
 const OF_ADDRESS: (u32, u32) = (512, 16);
 
-/// The same for all peers of this validator: some 10 KiB of the log a second.
+/// The same for all peers of this validator: some 16 KiB of the log a second.
 const OF_ALL: (u32, u32) = (2_048, 64);
+
+/// The bytes of a batch that count as one registration, and the most that it can have: a plain one
+/// has fewer than the first.
+const BYTES_OF_ONE: usize = 256;
+const BYTES_MAX: usize = 4_096;
+
+/// The longest time for which a registration can be valid. An account keeps its place until its
+/// batch expires, so a longer one would let strangers pin all places of the market. souk's batches
+/// are valid for a minute; the rest is for clocks that differ.
+const VALID_MAX: Duration = Duration::from_secs(600);
 
 /// The questions for which a refused batch counts, in addition to its own cost
 /// ([`Request::cost`](souk_network::protocols::market::Request::cost)).
@@ -52,18 +63,22 @@ impl Default for RegistrationLimits {
 }
 
 impl RegistrationLimits {
-    /// Counts a registration by a peer at this address, or returns how long the peer must wait.
-    /// Peers without an address of their own, such as those behind a relay, count together.
+    /// Counts a registration of so many bytes by a peer at this address, or returns how long the
+    /// peer must wait. Peers without an address of their own, such as those behind a relay, count
+    /// together.
     fn count_registration(
         &self,
         peer: PeerId,
         address: Option<IpAddr>,
+        bytes: usize,
         now: Instant,
     ) -> Result<(), Duration> {
-        self.of_peer.take_tokens(peer, 1, now)?;
+        let count = bytes.min(BYTES_MAX).div_ceil(BYTES_OF_ONE);
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.of_peer.take_tokens(peer, count, now)?;
         let network = address.map(to_network);
-        self.of_address.take_tokens(network, 1, now)?;
-        self.of_all.take_tokens((), 1, now)
+        self.of_address.take_tokens(network, count, now)?;
+        self.of_all.take_tokens((), count, now)
     }
 }
 
@@ -82,15 +97,7 @@ fn to_network(address: IpAddr) -> IpAddr {
 impl SharedState {
     /// Proposes a batch, and returns the results of its commands.
     pub(super) async fn submit_batch(&self, peer: PeerId, batch: SignedBatch) -> Answer {
-        if let Some(Command::Register { .. }) = batch.batch.commands.first() {
-            let address = self.network.peer_ip(peer).await;
-            let limits = &self.registrations;
-            if let Err(wait) = limits.count_registration(peer, address, Instant::now()) {
-                let retry_after_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
-                return Answer::Busy { retry_after_ms };
-            }
-        }
-        let answer = self.propose_batch(batch).await;
+        let answer = self.propose_batch(peer, batch).await;
         if let Answer::Applied(results) = &answer
             && results.iter().all(Result::is_err)
         {
@@ -99,13 +106,46 @@ impl SharedState {
         answer
     }
 
-    async fn propose_batch(&self, batch: SignedBatch) -> Answer {
+    /// Refuses a registration that is too large or valid for too long, or one of too many.
+    async fn admit_registration(
+        &self,
+        peer: PeerId,
+        batch: &SignedBatch,
+        bytes: usize,
+    ) -> Result<(), Answer> {
+        if bytes > BYTES_MAX {
+            return Err(Answer::TooLarge {
+                bytes: bytes as u64,
+                bytes_max: BYTES_MAX as u64,
+            });
+        }
+        let valid_max = u64::try_from(VALID_MAX.as_millis()).unwrap_or(u64::MAX);
+        if batch.batch.expires.0 > unix_ms().saturating_add(valid_max) {
+            let seconds = VALID_MAX.as_secs();
+            let cause = format!("a registration must expire within {seconds} s");
+            return Err(Answer::Invalid(cause));
+        }
+        let address = self.network.peer_ip(peer).await;
+        let counted = self
+            .registrations
+            .count_registration(peer, address, bytes, Instant::now());
+        counted.map_err(|wait| Answer::Busy {
+            retry_after_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1),
+        })
+    }
+
+    async fn propose_batch(&self, peer: PeerId, batch: SignedBatch) -> Answer {
+        let bytes = batch.encode();
+        let size = bytes.len();
         // This check keeps invalid commands from taking the place of valid ones in the log.
-        let verified = self
-            .validator
-            .verify_each(vec![batch.encode().into()])
-            .await;
+        let verified = self.validator.verify_each(vec![bytes.into()]).await;
         let verified = verified.map(|each| each.into_iter().next());
+        if let Ok(Some(Ok(_))) = &verified
+            && let Some(Command::Register { .. }) = batch.batch.commands.first()
+            && let Err(refused) = self.admit_registration(peer, &batch, size).await
+        {
+            return refused;
+        }
         let proposed = match verified {
             Ok(Some(Ok(proposal))) => self.validator.propose(proposal).await,
             Ok(Some(Err(forged))) => return Answer::Invalid(forged.to_string()),
@@ -139,7 +179,7 @@ mod tests {
         let address = |number: usize| addresses[number % addresses.len()].parse().unwrap();
         let count = |number| {
             let peer = PeerId::random();
-            limits.count_registration(peer, Some(address(number)), now)
+            limits.count_registration(peer, Some(address(number)), 200, now)
         };
         (0..10_000).filter(|it| count(*it).is_ok()).count()
     }
@@ -158,8 +198,16 @@ mod tests {
     fn one_key_registers_a_few_times_and_all_machines_together_at_a_rate() {
         let (limits, now) = (RegistrationLimits::default(), Instant::now());
         let peer = PeerId::random();
-        let again = |_: &i32| limits.count_registration(peer, None, now).is_ok();
-        assert_eq!((0..100).filter(again).count(), 16);
+        let again = |bytes: usize| {
+            let again = |_: &i32| limits.count_registration(peer, None, bytes, now).is_ok();
+            (0..100).filter(again).count()
+        };
+        assert_eq!(
+            again(4 * BYTES_OF_ONE),
+            4,
+            "a large batch counts as several"
+        );
+        assert_eq!(again(1), 0);
         let machines: Vec<String> = (1..=100).map(|it| format!("192.0.2.{it}")).collect();
         let machines: Vec<&str> = machines.iter().map(String::as_str).collect();
         assert_eq!(count(&limits, &machines, now), 2_048 - 16);
