@@ -15,6 +15,9 @@ const LAG_MS_MAX: u64 = 15_000;
 /// clock, so it allows more than the lag does.
 const SILENCE_MS_MAX: u64 = 30_000;
 
+/// How much older the last head of a validator that keeps up can be than the last one of all.
+const LATE_MS_MAX: u64 = 5_000;
+
 /// How far the validators have certified the history.
 pub struct Certification<'a> {
     check: &'a HistoryCheck,
@@ -54,7 +57,9 @@ impl<'a> Certification<'a> {
     /// Returns whether too few validators answer to certify another head, or nothing has been
     /// certified for so long that something is wrong.
     pub fn is_stalled(&self) -> bool {
-        let silent = self.answers.iter().filter(|it| it.notes.is_err()).count();
+        let silent = self.answers.iter();
+        let silent = silent.filter(|it| it.notes.is_err() && !self.keeps_up(it.raft_id));
+        let silent = silent.count();
         let running = self.check.members.len().saturating_sub(silent);
         running < self.check.needed || self.is_behind() || self.age_ms() >= SILENCE_MS_MAX
     }
@@ -163,12 +168,22 @@ impl<'a> Certification<'a> {
         answer.notes.as_ref().err().map(ToString::to_string)
     }
 
+    /// Returns whether a validator signed a head about as late as the last one. Validators sign
+    /// one after the other, and their answers are of different moments.
+    fn keeps_up(&self, raft_id: u64) -> bool {
+        let (Some(latest), Some(own)) = (self.latest(), self.check.latest_of(raft_id)) else {
+            return false;
+        };
+        let is_late = own.head().time.0.saturating_add(LATE_MS_MAX) < latest.head().time.0;
+        !is_late && !self.signed_another(Some(own))
+    }
+
     fn laggards(&self) -> Vec<Laggard<'a>> {
-        let latest = self.latest();
         let laggard = |raft_id: &u64| {
             let fault = self.fault_of(*raft_id);
-            let has_signed = latest.is_some_and(|it| it.signers.contains(raft_id));
-            (!has_signed || fault.is_some()).then(|| Laggard {
+            // One that this machine alone cannot reach still signs.
+            let is_silent = fault.is_some() && self.age_ms() >= SILENCE_MS_MAX;
+            (!self.keeps_up(*raft_id) || is_silent).then(|| Laggard {
                 raft_id: *raft_id,
                 signed: self.check.latest_of(*raft_id),
                 fault,

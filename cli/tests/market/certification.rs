@@ -58,7 +58,8 @@ fn a_receipt_a_balance_and_a_jobs_chain_are_proven_by_the_genesis_alone() {
     ];
     let chain = check(&[&whole[..], &proven].concat()).done();
     assert_chain_holds(&chain, &done, &certified);
-    // A receipt, an input or a proof that is missing breaks it, and so does another output.
+    // A receipt, an input or a proof that is missing breaks it, and so does another output, or an
+    // input that no receipt reads.
     let one = [
         "receipt",
         "chain",
@@ -73,6 +74,7 @@ fn a_receipt_a_balance_and_a_jobs_chain_are_proven_by_the_genesis_alone() {
         whole[..4].to_vec(),
         [&whole[..], &["--proof", &proofs[1]]].concat(),
         [&whole[..], &["--result", &images]].concat(),
+        [&whole[..], &["-i", &logits]].concat(),
     ];
     for arguments in broken {
         assert_eq!(check(&arguments).code, 7, "{arguments:?}");

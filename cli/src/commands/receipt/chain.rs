@@ -37,8 +37,10 @@ pub fn check_chain(folder: &Path, output: Output, args: &ChainArgs) -> Outcome {
     let mut chain = Chain::read(&args.receipts)?;
     let inputs = read_tensors(&args.input)?;
     let sources = chain.trace_inputs(&inputs)?;
+    chain.check_order(&sources)?;
+    chain.check_files(&inputs)?;
     for (content, file) in read_tensors(&args.result)? {
-        if chain.find_maker(content).is_none() {
+        if chain.find_maker(content, None).is_none() {
             let cause = format!("no receipt names {} as an output", file.display());
             let hint = "give all receipts of the job, and each output as souk wrote it";
             return Err(broken(cause, hint));
@@ -76,14 +78,57 @@ impl Chain {
         Ok(Self { receipts, settled })
     }
 
-    /// Returns the lease that made a content.
-    fn find_maker(&self, content: Content) -> Option<LeaseId> {
-        let makes =
-            |(_, it): &&(PathBuf, Signed)| it.body.outputs.iter().any(|output| output.0 == content);
-        self.receipts
-            .iter()
-            .find(makes)
-            .map(|(_, it)| it.body.lease)
+    /// Returns a lease that made a content, other than `reader`.
+    fn find_maker(&self, content: Content, reader: Option<LeaseId>) -> Option<LeaseId> {
+        let others = self.receipts.iter().map(|(_, it)| &it.body);
+        let mut others = others.filter(|it| Some(it.lease) != reader);
+        let maker = others.find(|it| it.outputs.iter().any(|output| output.0 == content));
+        maker.map(|it| it.lease)
+    }
+
+    /// Refuses receipts whose inputs lead to no file, only to each other.
+    fn check_order(&self, sources: &BTreeMap<LeaseId, Vec<InputSource>>) -> Outcome {
+        let mut reached = BTreeSet::new();
+        loop {
+            let is_known = |source: &InputSource| match source {
+                InputSource::File(_) => true,
+                InputSource::Lease(maker) => reached.contains(maker),
+            };
+            let next = sources
+                .iter()
+                .filter(|(lease, inputs)| !reached.contains(*lease) && inputs.iter().all(is_known));
+            let next: Vec<LeaseId> = next.map(|(lease, _)| *lease).collect();
+            if next.is_empty() {
+                break;
+            }
+            reached.extend(next);
+        }
+        match sources.keys().find(|lease| !reached.contains(*lease)) {
+            None => Ok(()),
+            Some(lease) => {
+                let cause = format!("the inputs of lease {lease} come from its own outputs");
+                Err(broken(
+                    cause,
+                    "no job of souk makes such receipts: trust none of them",
+                ))
+            }
+        }
+    }
+
+    /// Refuses a given input that no receipt reads: the chain would say nothing about it.
+    fn check_files(&self, inputs: &BTreeMap<Content, PathBuf>) -> Outcome {
+        let read = self.receipts.iter().flat_map(|(_, it)| &it.body.inputs);
+        let read: BTreeSet<Content> = read.map(|input| input.0).collect();
+        let used = inputs.iter().filter(|(content, _)| read.contains(*content));
+        let used: BTreeSet<&PathBuf> = used.map(|(_, file)| file).collect();
+        match inputs.values().find(|file| !used.contains(file)) {
+            None => Ok(()),
+            Some(file) => {
+                let cause = format!("no receipt reads {}", file.display());
+                let hint = "give the receipts of the parts that read it, or leave it out";
+                Err(broken(cause, hint))
+            }
+        }
     }
 
     /// Returns the source of each receipt's inputs. Each must be a given file, or what another
@@ -98,8 +143,7 @@ impl Chain {
             let source = |content: Content| match inputs.get(&content) {
                 Some(file) => Some(InputSource::File(file.clone())),
                 None => self
-                    .find_maker(content)
-                    .filter(|maker| *maker != lease)
+                    .find_maker(content, Some(lease))
                     .map(InputSource::Lease),
             };
             let found = receipt.body.inputs.iter().map(|input| {
@@ -212,4 +256,37 @@ fn read_tensors(paths: &[PathBuf]) -> Result<BTreeMap<Content, PathBuf>, Failure
 
 fn broken(cause: String, hint: &str) -> Failure {
     Failure::new(Kind::Verification, cause, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receipts_that_only_feed_each_other_are_no_chain() {
+        let chain = Chain {
+            receipts: Vec::new(),
+            settled: BTreeMap::new(),
+        };
+        let file = || InputSource::File("x.npy".into());
+        let lease = |number| InputSource::Lease(LeaseId(number));
+        let check = |sources: Vec<(u64, Vec<InputSource>)>| {
+            let sources = sources.into_iter();
+            let sources = sources.map(|(number, of)| (LeaseId(number), of));
+            chain.check_order(&sources.collect()).is_ok()
+        };
+        let line = vec![
+            (1, vec![lease(2), file()]),
+            (2, vec![lease(3)]),
+            (3, vec![file()]),
+        ];
+        assert!(check(line));
+        assert!(check(vec![(1, Vec::new())]), "a part can have no inputs");
+        let circle = vec![
+            (1, vec![lease(2), file()]),
+            (2, vec![lease(1)]),
+            (3, vec![file()]),
+        ];
+        assert!(!check(circle));
+    }
 }
