@@ -25,8 +25,9 @@ const ALLOWANCE_MIN: Duration = Duration::from_millis(100);
 const HOP: Duration = Duration::from_millis(5);
 
 /// Returns how long a session's requests wait in total, in seconds, because they run one after the
-/// other. If requests took longer at an earlier lease, they wait as long as then. A measured time needs
-/// less margin than a planned one: half of it counts, since a comfortable lease is four times as long.
+/// other. If requests took longer at an earlier lease, they wait as long as then. A measured time
+/// needs less margin than a planned one: half of it counts, since a comfortable lease is four times
+/// as long.
 pub(super) fn session_hop_seconds(limits: &Limits, plan: &Plan) -> f64 {
     let is_session = limits.sequences > 0;
     let rounds = f64::from(if is_session { limits.requests } else { 0 });
