@@ -58,7 +58,7 @@ impl<'a> Certification<'a> {
     /// certified for so long that something is wrong.
     pub fn is_stalled(&self) -> bool {
         let silent = self.answers.iter();
-        let silent = silent.filter(|it| it.notes.is_err() && !self.keeps_up(it.raft_id));
+        let silent = silent.filter(|it| it.notes.is_err() && !self.signed_latest(it.raft_id));
         let silent = silent.count();
         let running = self.check.members.len().saturating_sub(silent);
         running < self.check.needed || self.is_behind() || self.age_ms() >= SILENCE_MS_MAX
@@ -168,6 +168,11 @@ impl<'a> Certification<'a> {
         answer.notes.as_ref().err().map(ToString::to_string)
     }
 
+    fn signed_latest(&self, raft_id: u64) -> bool {
+        self.latest()
+            .is_some_and(|it| it.signers.contains(&raft_id))
+    }
+
     /// Returns whether a validator signed a head about as late as the last one. Validators sign
     /// one after the other, and their answers are of different moments.
     fn keeps_up(&self, raft_id: u64) -> bool {
@@ -181,8 +186,9 @@ impl<'a> Certification<'a> {
     fn laggards(&self) -> Vec<Laggard<'a>> {
         let laggard = |raft_id: &u64| {
             let fault = self.fault_of(*raft_id);
-            // One that this machine alone cannot reach still signs.
-            let is_silent = fault.is_some() && self.age_ms() >= SILENCE_MS_MAX;
+            // One that only this machine cannot reach still signs.
+            let may_sign = self.signed_latest(*raft_id) && self.age_ms() < SILENCE_MS_MAX;
+            let is_silent = fault.is_some() && !may_sign;
             (!self.keeps_up(*raft_id) || is_silent).then(|| Laggard {
                 raft_id: *raft_id,
                 signed: self.check.latest_of(*raft_id),
