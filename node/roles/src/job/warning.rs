@@ -35,6 +35,8 @@ impl JobCore {
             && !warning.is_over
         {
             let moment = warning.moment(send_until, await_until, self.spec.window);
+            // If the answers are too slow for that moment, it is now.
+            let moment = moment.max(self.now.tick);
             self.timers.set_timer(Timer::Warn(n), moment);
         }
     }
