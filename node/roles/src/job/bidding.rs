@@ -15,11 +15,11 @@ use super::state::{AttemptPurpose, Phase, UncertainPurchase, Wait};
 use crate::clock::Micros;
 
 /// The shortest and the longest pause before a job that waits for devices looks at the book again.
-pub(super) const BOOK_PAUSE_MIN: Micros = Micros::from_millis(50);
-const BOOK_PAUSE_MAX: Micros = Micros::from_seconds(2);
+const BOOK_PAUSE_MIN: Micros = Micros::from_millis(50);
+const BOOK_PAUSE_MAX: Micros = Micros::from_millis(500);
 
 /// Returns the pause before a buyer that has waited for devices for so long looks at the book
-/// again: an eighth of that time, from 50 ms to 2 s. So a long wait costs the market few questions,
+/// again: an eighth of that time, from 50 to 500 ms. So a long wait costs the market few questions,
 /// and the pause adds little to it.
 #[must_use]
 pub fn book_pause(waited: Micros) -> Micros {

@@ -10,7 +10,7 @@ use souk_market::{Command, Credits, Lease};
 use souk_memory::ContentId;
 
 use super::action::{Action, JobEvent, Spending};
-use super::bidding::{BOOK_PAUSE_MIN, book_pause, unreachable_reason};
+use super::bidding::{book_pause, unreachable_reason};
 use super::event::Answer;
 use super::facts::{End, Fact, Terms, attempt_id};
 use super::plan::{Exclusion, NoPlan, NoPlanKind, Plan, PlanRequest, PlanScope};
@@ -353,10 +353,7 @@ impl JobCore {
 
     /// Pauses a purchase before it looks at the book again.
     pub(super) fn pause_before_book(&mut self, purpose: AttemptPurpose) {
-        let waited = self.waited(purpose);
-        // The last look is at the end of the wait and not after it.
-        let left = Micros(self.spec.limits.wait.0.saturating_sub(waited.0));
-        let pause = book_pause(waited).min(left.max(BOOK_PAUSE_MIN));
+        let pause = book_pause(self.waited(purpose));
         self.pause_purpose(purpose, pause);
     }
 
