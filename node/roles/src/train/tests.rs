@@ -451,6 +451,41 @@ fn a_lease_whose_time_is_over_is_no_fault_of_its_provider() {
 }
 
 #[test]
+fn providers_that_were_avoided_get_one_more_chance_if_no_other_is_left() {
+    let (mut core, provider) = (begin_short(), AccountKey([7; 32]));
+    let excluded = |actions: Vec<Action>| {
+        let wish = actions.into_iter().find_map(|action| match action {
+            Action::Quote(wish) => Some(wish.excluded),
+            _ => None,
+        });
+        wish.expect("the run looks for a lease")
+    };
+    let fail = |core: &mut TrainCore, lease: u8| {
+        let job = souk_market::JobId([lease; 32]);
+        core.apply(Event::Quoted { job, provider });
+        core.apply(Event::Recorded);
+        let actions = core.apply(Event::LeaseEnded(LeaseEnd {
+            cost: Some(Credits(1)),
+            receipts: Vec::new(),
+            why: LeaseEndReason::Fault,
+            request_time: None,
+            planned_time: Micros::from_millis(1_000),
+        }));
+        core.apply(Event::Recorded);
+        excluded(actions)
+    };
+    assert_eq!(fail(&mut core, 1), [provider]);
+    assert_eq!(
+        excluded(core.apply(Event::NotQuoted)),
+        [],
+        "one more chance"
+    );
+    assert_eq!(fail(&mut core, 2), [provider]);
+    let over = Action::Record(Fact::Over { how: End::NoLease });
+    assert_eq!(core.apply(Event::NotQuoted), [over], "and no third one");
+}
+
+#[test]
 fn the_time_of_a_lease_is_that_of_the_slowest_one_before() {
     let time = |times: &[u64]| wish_after(2, LeaseEndReason::TimeOver, times).request_time;
     assert_eq!(time(&[8]), Some(Micros::from_millis(8)));
