@@ -58,7 +58,8 @@ pub use serve::{PageArgs, ServeArgs};
 pub use testnet::{FundArgs, LogsArgs, Testnet, UpArgs};
 pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, bytes, duration};
 pub use train::{
-    LossName, OptimizerName, Train, TrainArgs, TrainCommand, TrainLeaseArgs, TrainResumeArgs,
+    DecayName, LossName, OptimizerName, Train, TrainArgs, TrainCommand, TrainLeaseArgs,
+    TrainResumeArgs,
 };
 
 /// A market for compute: sell device time, buy it, and run ONNX models on it.

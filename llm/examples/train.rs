@@ -39,7 +39,9 @@ fn main() {
     };
     let adapter = model.create_adapter(&settings).expect("it can be trained");
     let size = BatchSize { rows, length };
-    let graph = model.to_training_model(&adapter, size).expect("a graph");
+    let graph = model
+        .to_training_model(Some(&adapter), size)
+        .expect("a graph");
     let of_batch = InputType {
         dtype: DType::I64,
         dims: vec![rows, length],
@@ -48,7 +50,8 @@ fn main() {
         loss: Loss::CountedCrossEntropy,
         optimizer: Optimizer::AdamW(AdamW::default()),
         output: None,
-        selection: Selection::Only(adapter::PREFIX.to_owned()),
+        selection: Selection::Only(vec![adapter::PREFIX.to_owned()]),
+        gradient_norm_max: None,
         has_evaluations: false,
     };
     let batch = BTreeMap::from([(TOKENS.to_owned(), of_batch.clone())]);

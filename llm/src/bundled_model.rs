@@ -1,4 +1,4 @@
-//! Opens the model that comes with souk: a Llama of a million parameters that explains the words of
+//! The model that comes with souk: a Llama of a million parameters that explains the words of
 //! souk's glossary and knows little else. The name `bundled` selects it in place of a path, for
 //! example for `souk generate`. Its files are part of the program, and
 //! `llm/models/glossary/make.py` made them.
@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::model::{LanguageModel, ModelError};
+use crate::model::ModelError;
 
 /// The name that selects this model in place of a path.
 pub const NAME: &str = "bundled";
@@ -25,14 +25,6 @@ const FILES: &[(&str, &[u8])] = files![
     "model.safetensors",
     "tokenizer.json"
 ];
-
-/// Opens the bundled model. It writes the files to `folder`, which you can delete afterwards.
-///
-/// # Errors
-/// [`ModelError::File`] if the folder cannot be written.
-pub fn open_bundled(folder: &Path) -> Result<LanguageModel, ModelError> {
-    LanguageModel::open(&write_files(folder)?)
-}
 
 /// Writes the files of the bundled model to a folder in `folder`, and returns its path.
 ///

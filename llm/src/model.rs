@@ -5,7 +5,7 @@
 
 mod folder;
 mod gguf_file;
-mod merging;
+mod model_folder;
 mod onnx_folder;
 mod rounding;
 
@@ -27,9 +27,9 @@ use crate::decoder::{BatchSize, Decoder, build_training_model, check_trainable};
 use crate::embedding::Pooling;
 use crate::gguf::GgufError;
 use crate::tokens::{TokenError, Tokenizer};
-use crate::weights::{Weight, WeightError, Weights};
+use crate::weights::{Weight, WeightError, Weights, widen};
 
-pub use merging::merge_folder;
+pub use model_folder::ModelFolder;
 
 /// A language model.
 pub struct LanguageModel {
@@ -139,10 +139,10 @@ pub enum ModelError {
     /// The folder holds no known form of a model.
     #[error("{0} has neither config.json nor language-model.json")]
     Unknown(PathBuf),
-    /// A merged model would replace the model that it comes from.
+    /// A model with other weights would replace the model that it comes from.
     #[error("{0} is the model's own folder")]
     SameFolder(PathBuf),
-    /// A merged model would be one of two in its folder.
+    /// A model with other weights would be one of two in its folder.
     #[error("{0} has a model in several files already; name another folder")]
     OtherModel(PathBuf),
     /// The folder's ONNX model is refused.
@@ -246,6 +246,39 @@ impl LanguageModel {
     /// # Errors
     /// [`ModelError::Config`] if the model cannot be trained, and [`ModelError::Adapter`].
     pub fn create_adapter(&self, settings: &AdapterSettings) -> Result<Adapter, ModelError> {
+        let (config, _) = self.trainable_checkpoint()?;
+        Ok(Adapter::new(config, settings)?)
+    }
+
+    /// Returns the names of the weights, all of which can be trained.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] if the model cannot be trained.
+    pub fn trainable_weights(&self) -> Result<Vec<String>, ModelError> {
+        let (_, weights) = self.trainable_checkpoint()?;
+        Ok(weights.keys().cloned().collect())
+    }
+
+    /// Returns the decoder over whole sequences as an ONNX model that contains its weights. With an
+    /// adapter, only the adapter can be trained; without one, the weights can, so they are f32.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] if the model cannot be trained, and [`ModelError::Weight`].
+    pub fn to_training_model(
+        &self,
+        adapter: Option<&Adapter>,
+        size: BatchSize,
+    ) -> Result<Bytes, ModelError> {
+        let (config, weights) = self.trainable_checkpoint()?;
+        let weights = match adapter {
+            Some(_) => weights.clone(),
+            None => widen(weights),
+        };
+        let model = build_training_model(config, weights, adapter, size)?;
+        Ok(encode_model(&model))
+    }
+
+    fn trainable_checkpoint(&self) -> Result<(&Config, &Weights), ModelError> {
         let (config, weights) = self.checkpoint()?;
         check_trainable(config)?;
         let is_in_blocks = |weight: &Weight| matches!(weight, Weight::Blocks { .. });
@@ -253,23 +286,7 @@ impl LanguageModel {
             let part = "its weights in blocks of few bits: take one in f32, f16 or bf16";
             return Err(ConfigError::Training(part).into());
         }
-        Ok(Adapter::new(config, settings)?)
-    }
-
-    /// Returns the decoder over whole sequences with an adapter, as an ONNX model that contains its
-    /// weights.
-    ///
-    /// # Errors
-    /// [`ModelError::Config`] if the model cannot be trained, and [`ModelError::Weight`].
-    pub fn to_training_model(
-        &self,
-        adapter: &Adapter,
-        size: BatchSize,
-    ) -> Result<Bytes, ModelError> {
-        let (config, weights) = self.checkpoint()?;
-        check_trainable(config)?;
-        let model = build_training_model(config, weights.clone(), adapter, size)?;
-        Ok(encode_model(&model))
+        Ok((config, weights))
     }
 
     /// Returns a digest of the names, types and values of the weights.

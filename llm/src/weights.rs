@@ -8,7 +8,7 @@ mod norms;
 
 use std::collections::BTreeMap;
 
-use souk_memory::Tensor;
+use souk_memory::{Bf16, DType, F16, Tensor};
 use thiserror::Error;
 
 pub(crate) use experts::stack_experts;
@@ -60,7 +60,7 @@ pub enum WeightError {
         /// The weight's name.
         name: String,
         /// The weight's type.
-        dtype: souk_memory::DType,
+        dtype: DType,
     },
     /// The weights of a layer's experts have different types.
     #[error("weight {name:?} does not have the type of the other experts' weights")]
@@ -78,4 +78,47 @@ impl Weight {
             Self::Blocks { integers, .. } => integers.dims(),
         }
     }
+}
+
+/// Returns the values of a float tensor in 32 bits; none if it has another type.
+pub(crate) fn read_floats(tensor: &Tensor) -> Option<Vec<f32>> {
+    let is_float = matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::Bf16);
+    let values = is_float.then(|| tensor.to_f64s().ok()).flatten()?;
+    Some(values.into_iter().map(|value| value as f32).collect())
+}
+
+/// Returns a tensor like another one, with other values, rounded to its type.
+///
+/// # Panics
+/// If there are not as many values as elements.
+pub(crate) fn with_floats(like: &Tensor, values: Vec<f32>) -> Tensor {
+    let dims = like.dims();
+    let made = match like.dtype() {
+        DType::F16 => {
+            let all = values.into_iter().map(F16::from_f32);
+            Tensor::from_vec(dims, all.collect::<Vec<F16>>())
+        }
+        DType::Bf16 => {
+            let all = values.into_iter().map(Bf16::from_f32);
+            Tensor::from_vec(dims, all.collect::<Vec<Bf16>>())
+        }
+        _ => Tensor::from_vec(dims, values),
+    };
+    made.expect("there are as many values as elements")
+}
+
+/// Returns weights in 32 bits, as they are trained. Those in blocks stay.
+pub(crate) fn widen(weights: &Weights) -> Weights {
+    let weights = weights.iter();
+    let wide = weights.map(|(name, weight)| {
+        let floats = match weight {
+            Weight::Floats(tensor) if tensor.dtype() != DType::F32 => {
+                read_floats(tensor).and_then(|it| Tensor::from_vec(tensor.dims(), it).ok())
+            }
+            _ => None,
+        };
+        let wide = floats.map_or_else(|| weight.clone(), Weight::Floats);
+        (name.clone(), wide)
+    });
+    wide.collect()
 }

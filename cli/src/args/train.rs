@@ -76,9 +76,9 @@ pub struct TrainArgs {
     /// numbers and those that --freeze names. Or, with DATA, a language model: a folder in the
     /// format of Hugging Face's tools, or `bundled`.
     pub model: PathBuf,
-    /// The examples for a language model, which gets an adapter (LoRA). Each line is a JSON object
-    /// with `text`, with `prompt` and `completion`, or with `messages`.
-    #[arg(conflicts_with_all = ["input", "target", "loss", "loss_of", "freeze"])]
+    /// The examples for a language model, which gets an adapter (LoRA) unless you add --full. Each
+    /// line is a JSON object with `text`, with `prompt` and `completion`, or with `messages`.
+    #[arg(conflicts_with_all = ["input", "target", "loss", "loss_of"])]
     pub data: Option<PathBuf>,
     /// An input of the model for all examples, which are the rows of its first axis: NAME=FILE.npy,
     /// or FILE.safetensors with tensors named like the inputs.
@@ -95,6 +95,11 @@ pub struct TrainArgs {
     /// The output of the model of which to take the loss; not necessary if it has only one.
     #[arg(long, value_name = "NAME")]
     pub loss_of: Option<String>,
+    /// Train all weights of the language model instead of an adapter. The result is a folder like
+    /// that of the model, with the weights in their types.
+    #[arg(long, requires = "data", conflicts_with_all = ["rank", "alpha", "targets"])]
+    #[serde(default)]
+    pub full: bool,
     #[command(flatten)]
     pub adapter: LoraArgs,
     /// The number of steps; by default 100, or with DATA as many as three epochs have.
@@ -107,10 +112,23 @@ pub struct TrainArgs {
     /// fewer.
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
-    /// The learning rate; by default 0.001, or with DATA 0.0002.
+    /// The learning rate; by default 0.001, with DATA 0.0002, with --full 0.00002.
     #[arg(long = "lr", value_name = "RATE", allow_negative_numbers = true)]
     #[serde(with = "exact_number")]
     pub learning_rate: Option<f64>,
+    /// The learning rate rises over the first N steps: the first of them has 1/N of it.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[serde(default)]
+    pub warmup: u64,
+    /// How the learning rate falls after the warm-up, until the last step.
+    #[arg(long, value_enum, default_value_t = DecayName::Constant)]
+    #[serde(default)]
+    pub decay: DecayName,
+    /// The largest norm of the gradient, as in PyTorch's clip_grad_norm_: a longer gradient is
+    /// scaled down to it.
+    #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
+    #[serde(default, with = "exact_number")]
+    pub clip: Option<f64>,
     /// The optimiser, with the meaning and the defaults of PyTorch's.
     #[arg(long, value_enum, default_value_t = OptimizerName::Adamw)]
     pub optimizer: OptimizerName,
@@ -122,7 +140,8 @@ pub struct TrainArgs {
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     #[serde(with = "exact_number")]
     pub weight_decay: Option<f64>,
-    /// Do not train initialisers whose names begin so. Can be given several times.
+    /// Do not train initialisers whose names begin so, or with --full weights. Can be given several
+    /// times.
     #[arg(long, value_name = "PREFIX",
           value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub freeze: Vec<String>,
@@ -156,7 +175,7 @@ pub struct TrainArgs {
     pub plan: bool,
     /// The file for the trained model. A file with the same name and the ending .json gets the
     /// settings, the digests of model and data, the losses and the receipts. With DATA it is a
-    /// folder, for an adapter in the form of PEFT and `train.json`.
+    /// folder, for an adapter in the form of PEFT, or with --full for a model, and `train.json`.
     #[arg(
         short,
         long = "out",
@@ -243,6 +262,18 @@ pub enum LossName {
     CrossEntropy,
     /// The mean of the squared differences.
     Mse,
+}
+
+/// How the learning rate falls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+pub enum DecayName {
+    /// Not at all.
+    #[default]
+    Constant,
+    /// By the same amount after each step.
+    Linear,
+    /// As the first half of a cosine.
+    Cosine,
 }
 
 /// An optimiser.

@@ -1,5 +1,5 @@
-//! `souk train`: trains an ONNX model of the user, or an adapter of a language model, on a device
-//! that it leases, from files to files.
+//! `souk train`: trains an ONNX model of the user, a language model or an adapter of one, on a
+//! device that it leases, from files to files.
 
 mod failures;
 #[cfg(feature = "generate")]
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use souk_folder::clock::unix_ms;
 use souk_node::buyer::job::{EmulatedDevices, Limits};
 use souk_node::buyer::training::{
-    ExampleOrder, HeldOutData, RunJournal, Training, TrainingData, TrainingEvent, TrainingRun,
-    TrainingSettings,
+    ExampleOrder, HeldOutData, LearningRate, RateDecay, RunJournal, Training, TrainingData,
+    TrainingEvent, TrainingRun, TrainingSettings,
 };
 use souk_node::market::{Credits, Price};
 use souk_node::scheduler::gradient::adamw::AdamW;
@@ -25,7 +25,9 @@ use souk_node::scheduler::gradient::{Optimizer, Recipe};
 use tokio::sync::Notify;
 
 use super::submit::{from_quote, to_micro_credits};
-use crate::args::{OptimizerName, Output, Train, TrainArgs, TrainCommand, TrainLeaseArgs};
+use crate::args::{
+    DecayName, OptimizerName, Output, Train, TrainArgs, TrainCommand, TrainLeaseArgs,
+};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::join_as_buyer;
 use crate::{show, stop, suggested_command};
@@ -213,7 +215,7 @@ fn prepare_run(args: &TrainArgs, unix_seconds: u64) -> Result<(Subject, Training
     #[cfg(feature = "generate")]
     {
         let (subject, training) = language::prepare_run(args, data, unix_seconds)?;
-        Ok((Subject::Adapter(Box::new(subject)), training))
+        Ok((Subject::Language(Box::new(subject)), training))
     }
     #[cfg(not(feature = "generate"))]
     {
@@ -286,7 +288,15 @@ fn read_settings(
     TrainingSettings {
         steps,
         batch,
-        learning_rate: args.learning_rate.unwrap_or(defaults.learning_rate),
+        learning_rate: LearningRate {
+            peak: args.learning_rate.unwrap_or(defaults.learning_rate),
+            warmup: args.warmup,
+            decay: match args.decay {
+                DecayName::Constant => RateDecay::Constant,
+                DecayName::Linear => RateDecay::Linear,
+                DecayName::Cosine => RateDecay::Cosine,
+            },
+        },
         order: match args.in_order {
             true => ExampleOrder::OfRows,
             false => ExampleOrder::Shuffled(args.seed),

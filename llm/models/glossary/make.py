@@ -9,7 +9,6 @@ in some minutes on two cores. Run again it gives a model as good, not the same b
 """
 import json
 import pathlib
-import re
 import time
 
 import jax
@@ -18,8 +17,9 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from texts import documents, dialogues
+
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
 END, MARKS = "<|end|>", ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
@@ -28,38 +28,6 @@ TEMPLATE = (
 WIDTH, LAYERS, HEADS, KEYS, INNER, WORDS = 128, 5, 4, 2, 352, 1024
 HEAD, EPSILON, THETA, POSITIONS = WIDTH // HEADS, 1e-5, 10000.0, 512
 LENGTH, BATCH, STEPS, RATE = 192, 6, 1400, 4e-3
-ASKED = [
-    "What is {a}{word}?",
-    "What is {word}?",
-    "What does {word} mean?",
-    "{word}?",
-    "Tell me what {a}{word} is.",
-    "what is {a}{word}",
-]
-
-
-def documents():
-    pages = sorted(ROOT.glob("docs/**/*.md")) + [ROOT / "README.md"]
-    return [re.sub(r"\]\([^)]*\)", "]", page.read_text()) for page in pages]
-
-
-def glossary():
-    """What each word means."""
-    for line in (ROOT / "docs" / "glossary.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("|") and len(cells) == 3 and cells[0] not in ("word", "---"):
-            for word in cells[0].split(", "):
-                yield word, cells[1].replace("`", "")
-
-
-def dialogues():
-    for word, meaning in glossary():
-        article = "an " if word[0] in "aeiou" else "a "
-        answer = meaning[0].upper() + meaning[1:] + "."
-        for asked in ASKED:
-            question = asked.format(a=article, word=word)
-            question = question[0].upper() + question[1:] if "?" in question else question
-            yield f"<|user|>{question}<|end|><|assistant|>{answer}<|end|>"
 
 
 def tokenizer(texts):

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use souk_memory::{Bf16, DType, F16, Tensor};
+use souk_memory::Tensor;
 
 use super::{Adapter, AdapterError, PREFIX};
-use crate::weights::{Weight, Weights};
+use crate::weights::{Weight, Weights, read_floats, with_floats};
 
 /// Adds an adapter to weights.
 ///
@@ -50,12 +50,7 @@ fn matrix_of(tensor: &str) -> &str {
 
 /// Returns `base + scale · up·down`, none of which is empty; none if a type is no float.
 fn add_product(base: &Tensor, [down, up]: [&Tensor; 2], scale: f32) -> Option<Tensor> {
-    let floats = |tensor: &Tensor| -> Option<Vec<f32>> {
-        let is_float = matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::Bf16);
-        let values = is_float.then(|| tensor.to_f64s().ok()).flatten()?;
-        Some(values.into_iter().map(|value| value as f32).collect())
-    };
-    let (mut sums, down, up) = (floats(base)?, floats(down)?, floats(up)?);
+    let (mut sums, down, up) = (read_floats(base)?, read_floats(down)?, read_floats(up)?);
     let inputs = base.dims()[1];
     let rank = down.len() / inputs;
     for (row, factors) in sums.chunks_mut(inputs).zip(up.chunks(rank)) {
@@ -65,17 +60,5 @@ fn add_product(base: &Tensor, [down, up]: [&Tensor; 2], scale: f32) -> Option<Te
             pairs.for_each(|(sum, value)| *sum += factor * value);
         }
     }
-    let dims = base.dims();
-    let made = match base.dtype() {
-        DType::F16 => {
-            let all = sums.into_iter().map(F16::from_f32);
-            Tensor::from_vec(dims, all.collect::<Vec<F16>>())
-        }
-        DType::Bf16 => {
-            let all = sums.into_iter().map(Bf16::from_f32);
-            Tensor::from_vec(dims, all.collect::<Vec<Bf16>>())
-        }
-        _ => Tensor::from_vec(dims, sums),
-    };
-    Some(made.expect("as many as the base has"))
+    Some(with_floats(base, sums))
 }

@@ -1,5 +1,5 @@
 //! Builds a decoder over whole sequences, for training: without caches, with logits of all
-//! positions, and with an adapter beside its matrices.
+//! positions, and with an adapter beside its matrices if one is to be trained.
 //!
 //! Each operator has a rule in the scheduler's module `gradient`. Products have the form of `Gemm`
 //! with the weight as the file has it, so that neither pass transposes a weight. Sequences begin at
@@ -60,15 +60,16 @@ pub(crate) fn check_trainable(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Builds the decoder with an adapter, and its weights inside. Its input is [`TOKENS`] and its
-/// output [`LOGITS`], `[rows, length, vocabulary]`. The dimensions must be trainable.
+/// Builds the decoder with its weights inside, and with an adapter if you give one. Its input is
+/// [`TOKENS`] and its output [`LOGITS`], `[rows, length, vocabulary]`. The dimensions must be
+/// trainable.
 ///
 /// # Errors
 /// [`WeightError`] if a weight is missing or does not match the dimensions.
 pub(crate) fn build_training_model(
     config: &Config,
     weights: Weights,
-    adapter: &Adapter,
+    adapter: Option<&Adapter>,
     size: BatchSize,
 ) -> Result<ModelProto, WeightError> {
     let mut nodes = Nodes::new(weights);
@@ -110,7 +111,7 @@ pub(crate) fn build_training_model(
 /// The graph under construction. The stream between layers is `[rows * length, hidden]`.
 struct WholeSequences<'a> {
     config: &'a Config,
-    adapter: &'a Adapter,
+    adapter: Option<&'a Adapter>,
     size: BatchSize,
     nodes: &'a mut Nodes,
 }
@@ -215,7 +216,10 @@ impl WholeSequences<'_> {
             factors.push(self.nodes.add_vector(&bias, outputs)?);
         }
         let factors: Vec<&str> = factors.iter().map(String::as_str).collect();
-        let Some([down, up]) = self.adapter.pair_of(name) else {
+        let adapter = self
+            .adapter
+            .and_then(|it| Some((it.scale(), it.pair_of(name)?)));
+        let Some((scale, [down, up])) = adapter else {
             return Ok(self.nodes.add_gemm(&factors, name, 1.0));
         };
         let base = self.nodes.add_gemm(&factors, &format!("{name}.base"), 1.0);
@@ -225,7 +229,7 @@ impl WholeSequences<'_> {
         let narrow = format!("{name}.narrow");
         let narrow = self.nodes.add_gemm(&[from, &down_name], &narrow, 1.0);
         let inputs = [narrow.as_str(), &up_name, &base];
-        Ok(self.nodes.add_gemm(&inputs, name, self.adapter.scale()))
+        Ok(self.nodes.add_gemm(&inputs, name, scale))
     }
 
     /// Adds queries, keys or values by head: `[rows, heads, length, width]`.

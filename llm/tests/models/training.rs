@@ -1,4 +1,5 @@
-//! Decoders over whole sequences with adapters, held against PyTorch and PEFT.
+//! Decoders over whole sequences: with adapters held against PyTorch and PEFT, and the gradients of
+//! their weights against differences of losses.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -7,10 +8,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use souk_llm::adapter::{self, Adapter, AdapterSettings};
 use souk_llm::decoder::{BatchSize, LOGITS, TOKENS};
-use souk_llm::model::{LanguageModel, ModelError, merge_folder};
+use souk_llm::model::{LanguageModel, ModelError, ModelFolder};
 use souk_memory::{Bf16, DType, Tensor, safetensors};
 use souk_onnx::subgraph::Subgraph;
 use souk_scheduler::gradient::adamw::AdamW;
+use souk_scheduler::gradient::sgd::Sgd;
 use souk_scheduler::gradient::step_graph::LOSS;
 use souk_scheduler::gradient::{Loss, Optimizer, Recipe, Selection, StepGraph, build_step_graph};
 use souk_scheduler::graph::InputType;
@@ -86,6 +88,14 @@ impl Case {
     }
 }
 
+/// Rounds a weight to 16 bits.
+fn narrow(weights: &mut BTreeMap<String, Tensor>, name: &str) {
+    let numbers = weights[name].to_vec::<f32>().unwrap();
+    let numbers: Vec<Bf16> = numbers.into_iter().map(Bf16::from_f32).collect();
+    let narrow = Tensor::from_vec(weights[name].dims(), numbers).unwrap();
+    weights.insert(name.to_owned(), narrow);
+}
+
 #[test]
 fn twenty_steps_have_the_losses_of_pytorch_and_peft() {
     for name in FAMILIES {
@@ -96,7 +106,7 @@ fn twenty_steps_have_the_losses_of_pytorch_and_peft() {
             length: case.tokens[0].len(),
         };
         let adapter = case.adapter(&model, false);
-        let graph = model.to_training_model(&adapter, size).unwrap();
+        let graph = model.to_training_model(Some(&adapter), size).unwrap();
         let of_batch = InputType {
             dtype: DType::I64,
             dims: vec![size.rows, size.length],
@@ -105,7 +115,8 @@ fn twenty_steps_have_the_losses_of_pytorch_and_peft() {
             loss: Loss::CountedCrossEntropy,
             optimizer: Optimizer::AdamW(AdamW::default()),
             output: None,
-            selection: Selection::Only(adapter::PREFIX.to_owned()),
+            selection: Selection::Only(vec![adapter::PREFIX.to_owned()]),
+            gradient_norm_max: None,
             has_evaluations: false,
         };
         let batch = BTreeMap::from([(TOKENS.to_owned(), of_batch.clone())]);
@@ -139,6 +150,119 @@ fn twenty_steps_have_the_losses_of_pytorch_and_peft() {
         let tuned = adapter.with_tensors(step.parameters.split_vector(vector));
         assert_ne!(tuned, adapter);
     }
+}
+
+/// How far a weight is moved along a direction of length 1, to see how the loss changes.
+const MOVE: f64 = 0.02;
+
+#[test]
+fn the_gradient_of_each_weight_is_the_slope_of_the_loss() {
+    for name in FAMILIES {
+        let case = Case::read(name);
+        let model = case.model();
+        let size = BatchSize {
+            rows: case.batch,
+            length: case.tokens[0].len(),
+        };
+        let of_batch = InputType {
+            dtype: DType::I64,
+            dims: vec![size.rows, size.length],
+        };
+        let weights = model.trainable_weights().unwrap();
+        let recipe = Recipe {
+            loss: Loss::CountedCrossEntropy,
+            optimizer: Optimizer::Sgd(Sgd {
+                momentum: 0.0,
+                weight_decay: 0.0,
+            }),
+            output: None,
+            selection: Selection::Only(weights.clone()),
+            gradient_norm_max: None,
+            has_evaluations: false,
+        };
+        let graph = model.to_training_model(None, size).unwrap();
+        let batch = BTreeMap::from([(TOKENS.to_owned(), of_batch.clone())]);
+        let step = build_step_graph(graph, &batch, ("labels", &of_batch), &recipe).unwrap();
+        let trained: Vec<String> = step.parameters.iter().map(|it| it.name.clone()).collect();
+        assert_eq!(trained.len(), weights.len(), "{name}: {trained:?}");
+        let subgraph = Subgraph {
+            model: step.model.clone(),
+            weights: BTreeMap::new(),
+        };
+        let program = common::cpu().compile(&subgraph).unwrap();
+        let vector = |values: Vec<f32>| Tensor::from_vec([values.len()], values).unwrap();
+        let run = |parameters: &[f32]| {
+            let rows = 0..=case.batch - 1;
+            let given = BTreeMap::from([
+                (
+                    TOKENS.to_owned(),
+                    Case::batch_rows(&case.tokens, rows.clone()),
+                ),
+                ("labels".to_owned(), Case::batch_rows(&case.labels, rows)),
+                (StepGraph::schedule_input(), step.schedule(0, 1.0)),
+                (StepGraph::parameters_input(), vector(parameters.to_vec())),
+            ]);
+            let outputs = program.run(&given).unwrap().outputs;
+            let loss = f64::from(outputs[LOSS].to_vec::<f32>().unwrap()[0]);
+            let next = step.next_states(&outputs).unwrap();
+            let next = next[&StepGraph::parameters_input()].to_vec::<f32>();
+            (loss, next.unwrap())
+        };
+        let first = step.states[&StepGraph::parameters_input()].to_vec::<f32>();
+        let first = first.unwrap();
+        let (_, next) = run(&first);
+        for parameter in step.parameters.iter() {
+            let places = parameter.start..parameter.start + parameter.elements();
+            // Stochastic gradient descent with the rate 1 moves by the gradient.
+            let gradient = places.clone().map(|at| f64::from(first[at] - next[at]));
+            let norm = gradient.clone().map(|it| it * it).sum::<f64>().sqrt();
+            let moved = |sign: f64| {
+                let mut values = first.clone();
+                for (at, slope) in places.clone().zip(gradient.clone()) {
+                    values[at] += (sign * MOVE * slope / norm) as f32;
+                }
+                run(&values).0
+            };
+            let slope = (moved(1.0) - moved(-1.0)) / (2.0 * MOVE);
+            assert!(
+                (slope - norm).abs() <= 0.02 * norm,
+                "{name}, {}: the gradient is {norm} long, the slope {slope}",
+                parameter.name
+            );
+        }
+    }
+}
+
+#[test]
+fn trained_weights_replace_those_of_a_folder_in_their_types() {
+    let case = Case::read("qwen2");
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut weights = common::weights(&case.config);
+    let name = "model.layers.0.mlp.up_proj.weight";
+    narrow(&mut weights, name);
+    common::write_folder(from.path(), &case.config, &weights);
+    std::fs::write(from.path().join("train.json"), "{}").unwrap();
+    let folder = ModelFolder::open(from.path()).unwrap();
+    let values = vec![0.5_f32; weights[name].shape().element_count()];
+    let trained = Tensor::from_vec(weights[name].dims(), values).unwrap();
+    let trained = BTreeMap::from([(name.to_owned(), trained)]);
+    folder
+        .with_weights(&trained)
+        .unwrap()
+        .write(to.path())
+        .unwrap();
+    let written = std::fs::read(to.path().join("model.safetensors")).unwrap();
+    let written = safetensors::read(&written.into()).unwrap();
+    assert_eq!(written[name].dtype(), DType::Bf16);
+    assert!(written[name].to_f64s().unwrap().iter().all(|it| *it == 0.5));
+    let embedding = "model.embed_tokens.weight";
+    assert_eq!(written[embedding], weights[embedding]);
+    LanguageModel::open(to.path()).unwrap();
+    // The report of an earlier training is not that of this one.
+    assert!(!to.path().join("train.json").exists());
+    let short = Tensor::from_vec([1], vec![0.5_f32]).unwrap();
+    let refused = folder.with_weights(&BTreeMap::from([(name.to_owned(), short)]));
+    assert!(matches!(refused.err(), Some(ModelError::Weight(_))));
 }
 
 #[test]
@@ -199,13 +323,12 @@ fn a_merged_folder_is_the_model_with_its_adapter() {
     let mut weights = common::weights(&case.config);
     // A weight in 16 bits stays so.
     let name = "model.layers.0.mlp.up_proj.weight";
-    let numbers = weights[name].to_vec::<f32>().unwrap();
-    let numbers: Vec<Bf16> = numbers.into_iter().map(Bf16::from_f32).collect();
-    let narrow = Tensor::from_vec(weights[name].dims(), numbers).unwrap();
-    weights.insert(name.to_owned(), narrow);
+    narrow(&mut weights, name);
     common::write_folder(from.path(), &case.config, &weights);
     let adapter = case.adapter(&LanguageModel::open(from.path()).unwrap(), true);
-    merge_folder(from.path(), &adapter, to.path()).unwrap();
+    let mut folder = ModelFolder::open(from.path()).unwrap();
+    folder.merge_adapter(&adapter).unwrap();
+    folder.write(to.path()).unwrap();
     let merged = std::fs::read(to.path().join("model.safetensors")).unwrap();
     let merged = safetensors::read(&merged.into()).unwrap();
     assert_eq!(merged[name].dtype(), DType::Bf16);
@@ -217,11 +340,11 @@ fn a_merged_folder_is_the_model_with_its_adapter() {
     let merged = LanguageModel::open(to.path()).unwrap();
     let [one, other] = [adapted, merged].map(|it| it.into_decoder(ROOM).unwrap().subgraph);
     assert_eq!(one.weights, other.weights);
-    let refused = merge_folder(from.path(), &adapter, from.path()).unwrap_err();
+    let refused = folder.write(from.path()).unwrap_err();
     assert!(matches!(refused, ModelError::SameFolder(_)), "{refused}");
     // With an index, the folder is another model's, whose weights would be read.
     std::fs::write(to.path().join("model.safetensors.index.json"), "{}").unwrap();
-    let refused = merge_folder(from.path(), &adapter, to.path()).unwrap_err();
+    let refused = folder.write(to.path()).unwrap_err();
     assert!(matches!(refused, ModelError::OtherModel(_)), "{refused}");
 }
 

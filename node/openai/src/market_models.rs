@@ -26,7 +26,7 @@ use souk_roles::tokens::counting::{TokenPrice, TokenRates};
 use souk_roles::tokens::text::{AnswerText, Finish, Message, Role, TextRequest};
 
 use crate::answer::{AnswerFields, AnswerKind, DONE};
-use crate::api_request::{ApiRequest, Input};
+use crate::api_request::{ApiRequest, Input, REASONING_EFFORT};
 use crate::key_access::{Caller, format_account, format_spending};
 use crate::refusal::Refusal;
 use crate::routing_fields::RoutingFields;
@@ -237,6 +237,10 @@ fn to_text_request(api: &ApiRequest) -> Result<TextRequest, Refusal> {
         ("tools", api.tools.is_some()),
         ("response_format", api.form.is_some()),
         ("documents", !api.documents.is_empty()),
+        (
+            REASONING_EFFORT,
+            api.template_values.contains_key(REASONING_EFFORT),
+        ),
         ("chat_template_kwargs", !api.template_values.is_empty()),
         ("logprobs", api.top_logprobs.is_some()),
         ("n", api.choices != 1),
@@ -249,7 +253,11 @@ fn to_text_request(api: &ApiRequest) -> Result<TextRequest, Refusal> {
         return Err(Refusal::unsupported_field(name));
     }
     let messages = match &api.inputs[..] {
-        [Input::Messages(messages)] => messages.iter().map(to_message).collect::<Result<_, _>>()?,
+        [Input::Messages(messages)] => messages
+            .iter()
+            .enumerate()
+            .map(|(at, message)| to_message(at, message))
+            .collect::<Result<_, _>>()?,
         _ => return Err(Refusal::invalid_field("messages", "there is no message")),
     };
     let tokens = api
@@ -274,12 +282,18 @@ fn to_text_request(api: &ApiRequest) -> Result<TextRequest, Refusal> {
     Ok(request)
 }
 
-fn to_message(message: &souk_llm::chat::Message) -> Result<Message, Refusal> {
+/// Converts the message at this index of a conversation.
+fn to_message(at: usize, message: &souk_llm::chat::Message) -> Result<Message, Refusal> {
+    let unsupported = |field: &str| Refusal::unsupported_field(&format!("messages[{at}].{field}"));
+    if message.name.is_some() {
+        return Err(unsupported("name"));
+    }
     let role = match message.role.as_str() {
         "system" => Role::System,
         "user" => Role::User,
         "assistant" if message.calls.is_empty() => Role::Assistant,
-        _ => return Err(Refusal::unsupported_field("messages.tool_calls")),
+        "assistant" => return Err(unsupported("tool_calls")),
+        _ => return Err(unsupported("role")),
     };
     Ok(Message {
         role,
@@ -509,6 +523,12 @@ mod tests {
         assert_eq!(refused("logit_bias", json!({ "4": 1 })), "logit_bias");
         let format = json!({ "type": "json_object" });
         assert_eq!(refused("response_format", format), "response_format");
+        let effort = refused("reasoning_effort", json!("low"));
+        assert_eq!(effort, "reasoning_effort");
+        let named = json!([{ "role": "user", "content": "hi", "name": "kim" }]);
+        assert_eq!(refused("messages", named), "messages[0].name");
+        let answer = json!([{ "role": "tool", "content": "4", "tool_call_id": "a" }]);
+        assert_eq!(refused("messages", answer), "messages[0].role");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Reads the fields by which a request steers its routing, as OpenRouter names them: `provider`
-//! and `models`. It refuses each wish that souk cannot keep, because an ignored one would be a
-//! false promise.
+//! Reads the fields that OpenRouter adds to OpenAI's API: `provider` and `models`, by which a
+//! request steers its routing, and those that its clients send with each request. It refuses each
+//! wish that souk cannot keep, because an ignored one would be a false promise.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -35,6 +35,8 @@ impl RoutingFields {
     /// field `model` becomes the first model.
     pub fn take_from(body: &mut Map<String, Value>) -> Result<RoutingFields, Refusal> {
         let models = take_models(body)?;
+        take_usage(body)?;
+        take_defaults(body)?;
         let given = body.remove("provider").unwrap_or_default();
         let rules = match given {
             Value::Null => RoutingRules::default(),
@@ -79,6 +81,50 @@ fn take_models(body: &mut Map<String, Value>) -> Result<Vec<String>, Refusal> {
         body.insert("model".to_owned(), json!(first));
     }
     Ok(models)
+}
+
+/// Takes the wish to learn what an answer used. A whole answer always says so, and a stream does
+/// if its options say it.
+fn take_usage(body: &mut Map<String, Value>) -> Result<(), Refusal> {
+    let wrong = || {
+        let message = "usage should be an object with include, which is true or false";
+        Refusal::invalid_field("usage", message)
+    };
+    let is_wanted = match body.remove("usage").unwrap_or_default() {
+        Value::Null => false,
+        Value::Object(fields) => match (fields.len(), fields.get("include")) {
+            (1, Some(Value::Bool(is_wanted))) => *is_wanted,
+            _ => return Err(wrong()),
+        },
+        _ => return Err(wrong()),
+    };
+    if is_wanted {
+        let options = body.entry("stream_options").or_insert(Value::Null);
+        if options.is_null() {
+            *options = json!({});
+        }
+        if let Value::Object(options) = options {
+            options.insert("include_usage".to_owned(), json!(true));
+        }
+    }
+    Ok(())
+}
+
+/// Takes the fields that ask for what souk does anyway.
+fn take_defaults(body: &mut Map<String, Value>) -> Result<(), Refusal> {
+    let defaults = [
+        ("transforms", json!([])),
+        ("route", json!("fallback")),
+        ("include_reasoning", json!(true)),
+        ("reasoning", json!({})),
+    ];
+    for (name, default) in defaults {
+        let given = body.remove(name).unwrap_or_default();
+        if !given.is_null() && given != default {
+            return Err(Refusal::unsupported_field(name));
+        }
+    }
+    Ok(())
 }
 
 impl ProviderFields {
@@ -232,6 +278,33 @@ mod tests {
         assert_eq!((fields.models.len(), &body["model"]), (2, &json!("b")));
         let (fields, _) = read(json!({ "model": "a", "provider": null })).unwrap();
         assert_eq!(fields.rules, RoutingRules::default());
+    }
+
+    #[test]
+    fn fields_that_clients_of_openrouter_always_send_are_taken() {
+        let (_, body) = read(json!({
+            "model": "a", "usage": { "include": true }, "transforms": [], "route": "fallback",
+            "include_reasoning": true, "reasoning": {}, "stream_options": null,
+        }))
+        .unwrap();
+        let options = json!({ "include_usage": true });
+        assert_eq!(
+            Value::Object(body),
+            json!({ "model": "a", "stream_options": options })
+        );
+        let (_, body) = read(json!({ "model": "a", "usage": { "include": false } })).unwrap();
+        assert_eq!(Value::Object(body), json!({ "model": "a" }));
+        for (name, value) in [
+            ("usage", json!({ "include": 4 })),
+            ("usage", json!(true)),
+            ("transforms", json!(["middle-out"])),
+            ("include_reasoning", json!(false)),
+            ("reasoning", json!({ "effort": "low" })),
+        ] {
+            let mut body = json!({ "model": "a" });
+            body[name] = value;
+            assert_eq!(read(body).unwrap_err()["param"], name);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod answer_times;
 mod error;
 mod held_out;
 mod journal;
+mod learning_rate;
 mod run;
 mod run_list;
 mod run_shell;
@@ -25,6 +26,7 @@ use souk_scheduler::graph::InputType;
 pub use error::TrainingError;
 pub use held_out::{HeldOut, HeldOutData};
 pub use journal::{RunJournal, RunJournalError};
+pub use learning_rate::{LearningRate, RateDecay};
 pub use run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
 pub use run_list::{ListedRun, RunState, list_run, read_runs, read_runs_named, run_folder};
 pub use run_start::TrainingRunError;
@@ -65,8 +67,8 @@ pub struct TrainingSettings {
     pub steps: u64,
     /// The number of examples of each step.
     pub batch: usize,
-    /// The learning rate of all steps.
-    pub learning_rate: f64,
+    /// The learning rate of each step.
+    pub learning_rate: LearningRate,
     /// Which examples each step gets.
     pub order: ExampleOrder,
     /// What to train, and by which loss and optimiser.
@@ -77,12 +79,14 @@ impl TrainingSettings {
     /// Checks the settings for a number of examples.
     ///
     /// # Errors
-    /// [`TrainingError::Batch`], [`TrainingError::Steps`] or [`TrainingError::LearningRate`].
+    /// [`TrainingError::Batch`], [`TrainingError::Steps`], [`TrainingError::LearningRate`],
+    /// [`TrainingError::Warmup`] or [`TrainingError::GradientNorm`].
     pub fn check_bounds(&self, examples: usize) -> Result<(), TrainingError> {
         let TrainingSettings {
             steps,
             batch,
             learning_rate,
+            ref recipe,
             ..
         } = *self;
         if batch == 0 || batch > examples {
@@ -91,10 +95,12 @@ impl TrainingSettings {
         if steps == 0 || steps > STEPS_MAX {
             return Err(TrainingError::Steps { steps });
         }
-        if !(learning_rate.is_finite() && learning_rate > 0.0) {
-            return Err(TrainingError::LearningRate { learning_rate });
+        if let Some(norm) = recipe.gradient_norm_max
+            && !(norm.is_finite() && norm > 0.0)
+        {
+            return Err(TrainingError::GradientNorm { norm });
         }
-        Ok(())
+        learning_rate.check_bounds(steps)
     }
 }
 
@@ -175,7 +181,12 @@ impl Training {
             .collect();
         let target = take_rows(&self.data.target, &rows);
         given.insert(self.data.target_name.clone(), target);
-        let rate = self.settings.learning_rate;
+        let TrainingSettings {
+            steps,
+            learning_rate,
+            ..
+        } = self.settings;
+        let rate = learning_rate.rate_at(position, steps);
         given.insert(
             StepGraph::schedule_input(),
             self.step.schedule(position, rate),
@@ -241,7 +252,7 @@ impl Training {
         }
         // The graph has all of the recipe but what depends on the position of a step.
         for position in [0, 1, *steps] {
-            let schedule = self.step.schedule(position, *learning_rate);
+            let schedule = self.step.schedule(position, learning_rate.peak);
             bytes.extend_from_slice(schedule.id().as_bytes());
         }
         let order = match order {
@@ -250,6 +261,11 @@ impl Training {
         };
         for number in [*steps, *batch as u64, order[0], order[1]] {
             bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        let LearningRate { warmup, decay, .. } = learning_rate;
+        if (*warmup, *decay) != (0, RateDecay::Constant) {
+            bytes.extend_from_slice(&warmup.to_le_bytes());
+            bytes.extend_from_slice(decay.name().as_bytes());
         }
         if let Some(held_out) = &self.held_out {
             bytes.extend_from_slice(&held_out.every_steps.to_le_bytes());

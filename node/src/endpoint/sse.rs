@@ -40,17 +40,16 @@ pub(super) struct EventReader {
     line: Vec<u8>,
 }
 
+// Engines give null for what they leave out.
 #[derive(Deserialize)]
 struct Chunk {
-    #[serde(default)]
-    choices: Vec<Choice>,
+    choices: Option<Vec<Choice>>,
     error: Option<serde_json::Value>,
 }
 
 #[derive(Deserialize)]
 struct Choice {
-    #[serde(default)]
-    delta: Delta,
+    delta: Option<Delta>,
     finish_reason: Option<String>,
 }
 
@@ -62,23 +61,24 @@ struct Delta {
 }
 
 impl EventReader {
-    /// Adds bytes of the stream, and returns the pieces that they complete.
-    ///
-    /// # Errors
-    /// The first line that is no event of a chat.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<Vec<AnswerPiece>, StreamFault> {
+    /// Adds bytes of the stream, and returns the pieces that they complete. A line that is no event
+    /// of a chat is a fault, which comes after the pieces before it and ends the stream.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<Result<AnswerPiece, StreamFault>> {
         let mut pieces = Vec::new();
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(part);
-            if self.line.len() > LINE_BYTES_MAX {
-                return Err(StreamFault::Long);
-            }
-            if part.ends_with(b"\n") {
-                let line = std::mem::take(&mut self.line);
-                pieces.extend(read_line(&line)?);
+            let piece = match part.ends_with(b"\n") {
+                _ if self.line.len() > LINE_BYTES_MAX => Err(StreamFault::Long),
+                true => read_line(&std::mem::take(&mut self.line)),
+                false => Ok(None),
+            };
+            let is_fault = piece.is_err();
+            pieces.extend(piece.transpose());
+            if is_fault {
+                break;
             }
         }
-        Ok(pieces)
+        pieces
     }
 }
 
@@ -100,11 +100,13 @@ fn read_line(line: &[u8]) -> Result<Option<AnswerPiece>, StreamFault> {
     if let Some(error) = chunk.error {
         return Err(StreamFault::Reported(error_message(&error)));
     }
-    let Some(choice) = chunk.choices.into_iter().next() else {
+    let Some(choice) = chunk.choices.into_iter().flatten().next() else {
         // The usage comes in an event without choices, and souk counts for itself.
         return Ok(None);
     };
-    let delta = choice.delta;
+    let delta = choice.delta.unwrap_or_default();
+    // Some engines give an empty reason in each chunk before the last one.
+    let reason = choice.finish_reason.filter(|reason| !reason.is_empty());
     Ok(Some(AnswerPiece {
         text: AnswerText {
             // Some engines send both, with the same text.
@@ -114,7 +116,7 @@ fn read_line(line: &[u8]) -> Result<Option<AnswerPiece>, StreamFault> {
                 .unwrap_or_default(),
             content: delta.content.unwrap_or_default(),
         },
-        finish: choice.finish_reason.map(|reason| match reason.as_str() {
+        finish: reason.map(|reason| match reason.as_str() {
             "length" => Finish::Length,
             "content_filter" => Finish::ContentFilter,
             _ => Finish::Stop,
@@ -135,7 +137,8 @@ mod tests {
     const STREAM: &str = concat!(
         ": a comment\n\n",
         "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
-        "data: {\"choices\":[{\"delta\":{\"reasoning\":\"hm\"}}]}\r\n\r\n",
+        "data: {\"choices\":[{\"delta\":{\"reasoning\":\"hm\"},\"finish_reason\":\"\"}]}\r\n\r\n",
+        "data: {\"choices\":null}\n\ndata: {\"choices\":[{\"delta\":null}],\"error\":null}\n\n",
         "data: {\"choices\":[{\"delta\":{\"content\":\"ein Käfer\"},\"finish_reason\":null}]}\n\n",
         "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}],\"x\":1}\n\n",
         "data: {\"choices\":[],\"usage\":{\"total_tokens\":9}}\n\n",
@@ -146,7 +149,8 @@ mod tests {
         let (mut reader, mut text) = (EventReader::default(), AnswerText::default());
         let mut ends = Vec::new();
         for bytes in STREAM.as_bytes().chunks(cut) {
-            for piece in reader.push(bytes).unwrap() {
+            for piece in reader.push(bytes) {
+                let piece = piece.unwrap();
                 text.push(&piece.text);
                 ends.extend(piece.finish);
             }
@@ -170,18 +174,25 @@ mod tests {
         let push = |text: &str| EventReader::default().push(text.as_bytes());
         let reported = push("data: {\"error\":{\"message\":\"out of memory\"}}\n");
         let text = "out of memory".to_owned();
-        assert_eq!(reported, Err(StreamFault::Reported(text)));
-        assert!(matches!(push("data: {\"cho\n"), Err(StreamFault::Event(_))));
+        assert_eq!(reported, [Err(StreamFault::Reported(text))]);
+        assert!(matches!(
+            push("data: {\"cho\n")[..],
+            [Err(StreamFault::Event(_))]
+        ));
         let long = "x".repeat(LINE_BYTES_MAX + 1);
-        assert_eq!(push(&long), Err(StreamFault::Long));
-        assert_eq!(push("data: {\"choices\":[{}]}\n").unwrap().len(), 1);
+        assert_eq!(push(&long), [Err(StreamFault::Long)]);
+        // The pieces before a fault count, and nothing after it does.
+        let piece = "data: {\"choices\":[{}]}\n";
+        let mixed = push(&format!("{piece}data: {{\"cho\n{piece}"));
+        let good = Ok(AnswerPiece::default());
+        assert!(matches!(&mixed[..], [first, Err(StreamFault::Event(_))] if *first == good));
         // Some engines give a text of reasoning by both of its names.
         let both = r#"{"choices":[{"delta":{"reasoning":"hm","reasoning_content":"hm"}}]}"#;
-        let both = push(&format!("data: {both}\n")).unwrap();
-        assert_eq!(both[0].text.reasoning, "hm");
+        let both = push(&format!("data: {both}\n")).remove(0).unwrap();
+        assert_eq!(both.text.reasoning, "hm");
         // Bytes that are no text are replaced, and count as such.
         let broken = EventReader::default()
             .push(b"data: {\"choices\":[{\"delta\":{\"content\":\"\xff\"}}]}\n");
-        assert_eq!(broken.unwrap()[0].text.content, "\u{fffd}");
+        assert_eq!(broken[0].as_ref().unwrap().text.content, "\u{fffd}");
     }
 }

@@ -19,7 +19,7 @@ use souk_roles::tokens::text::{Message, Role, TextRequest};
 use tokio::time::timeout;
 
 use super::engine_key::EngineKey;
-use super::sse::{AnswerPiece, EventReader, error_message};
+use super::sse::{AnswerPiece, EventReader, StreamFault, error_message};
 use super::transport::{Origin, OriginAddress, UrlFault};
 
 /// How long an engine can be silent before its first text: it reads a long prompt first.
@@ -88,7 +88,7 @@ pub enum UpstreamError {
 pub(super) struct Chat {
     body: Incoming,
     events: EventReader,
-    pieces: std::collections::VecDeque<AnswerPiece>,
+    pieces: std::collections::VecDeque<Result<AnswerPiece, StreamFault>>,
     has_text: bool,
     key: Option<EngineKey>,
 }
@@ -272,6 +272,10 @@ impl Chat {
     pub(super) async fn next_piece(&mut self) -> Result<AnswerPiece, UpstreamError> {
         loop {
             if let Some(piece) = self.pieces.pop_front() {
+                let piece = piece.map_err(|fault| {
+                    let why = truncate_text(hide_key(self.key.as_ref(), fault.to_string()));
+                    UpstreamError::Damaged(why)
+                })?;
                 self.has_text |= !piece.text.is_empty();
                 return Ok(piece);
             }
@@ -286,11 +290,7 @@ impl Chat {
                 return Err(UpstreamError::Damaged(why));
             };
             if let Some(bytes) = frame?.data_ref() {
-                let pieces = self.events.push(bytes).map_err(|fault| {
-                    let why = truncate_text(hide_key(self.key.as_ref(), fault.to_string()));
-                    UpstreamError::Damaged(why)
-                })?;
-                self.pieces.extend(pieces);
+                self.pieces.extend(self.events.push(bytes));
             }
         }
     }

@@ -47,7 +47,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use souk_llm::adapter::Adapter;
 use souk_llm::bundled_model;
 use souk_llm::chat::{ChatTemplate, Conversation, Message};
-use souk_llm::model::{Card, LanguageModel};
+use souk_llm::model::{Card, LanguageModel, ModelError, ModelFolder};
 use souk_llm::tokens::{Marks, Tokenizer};
 use souk_node::buyer::Quote;
 use souk_node::buyer::job::Limits;
@@ -107,13 +107,7 @@ pub fn open_adapted_model(
     adapter: Option<&Path>,
     context: Option<usize>,
 ) -> Result<(LanguageModel, TextModel), TextError> {
-    let mut model = match path == Path::new(bundled_model::NAME) && !path.exists() {
-        true => {
-            let folder = tempfile::Builder::new().prefix("souk-model-").tempdir();
-            bundled_model::open_bundled(folder.map_err(TextError::unexpected)?.path())
-        }
-        false => LanguageModel::open(path),
-    }?;
+    let mut model = open_files(path, LanguageModel::open)?;
     if let Some(folder) = adapter {
         let merged = Adapter::read(folder).and_then(|adapter| model.merge_adapter(&adapter));
         let hint = "give the folder that `souk train` or PEFT wrote, and the model it is for";
@@ -126,6 +120,26 @@ pub fn open_adapted_model(
         words: GrammarVocabulary::default(),
     };
     Ok((model, text_model))
+}
+
+/// Opens the folder of a model in the layout of Hugging Face's tools, or that of the bundled model.
+pub fn open_model_folder(path: &Path) -> Result<ModelFolder, TextError> {
+    open_files(path, ModelFolder::open)
+}
+
+/// Opens the files of a model of the user, or those of the bundled model if the path is its name
+/// and no such file exists.
+fn open_files<T>(
+    path: &Path,
+    open: impl Fn(&Path) -> Result<T, ModelError>,
+) -> Result<T, TextError> {
+    if path != Path::new(bundled_model::NAME) || path.exists() {
+        return Ok(open(path)?);
+    }
+    let folder = tempfile::Builder::new().prefix("souk-model-").tempdir();
+    let folder = folder.map_err(TextError::unexpected)?;
+    let files = bundled_model::write_files(folder.path())?;
+    Ok(open(&files)?)
 }
 
 /// Returns the number of positions to reserve.

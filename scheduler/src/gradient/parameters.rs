@@ -22,8 +22,8 @@ pub const ELEMENTS_MAX: usize = 1 << 28;
 pub enum Selection {
     /// All but those whose names begin with one of these.
     AllBut(Vec<String>),
-    /// Only those whose names begin so.
-    Only(String),
+    /// Only those whose names begin with one of these.
+    Only(Vec<String>),
 }
 
 /// One trained initialiser, as a part of the vector of all.
@@ -60,8 +60,7 @@ impl Selection {
     #[must_use]
     pub fn prefixes(&self) -> &[String] {
         match self {
-            Self::AllBut(prefixes) => prefixes,
-            Self::Only(prefix) => std::slice::from_ref(prefix),
+            Self::AllBut(prefixes) | Self::Only(prefixes) => prefixes,
         }
     }
 

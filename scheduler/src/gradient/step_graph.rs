@@ -61,6 +61,9 @@ pub struct Recipe {
     pub output: Option<String>,
     /// Which initialisers are trained.
     pub selection: Selection,
+    /// The largest norm of the gradient of all parameters, a positive number; a longer gradient is
+    /// scaled down to it.
+    pub gradient_norm_max: Option<f64>,
     /// Whether a request can also take the loss of other examples and leave all states as they are.
     pub has_evaluations: bool,
 }
@@ -216,6 +219,7 @@ pub fn build_step_graph(
         proto: forward_model(&graph)?,
         parameters: &parameters,
         optimizer: recipe.optimizer,
+        gradient_norm_max: recipe.gradient_norm_max,
         has_evaluations: recipe.has_evaluations,
         writer,
     };
@@ -359,6 +363,7 @@ struct StepDraft<'a> {
     proto: ModelProto,
     parameters: &'a Parameters,
     optimizer: Optimizer,
+    gradient_norm_max: Option<f64>,
     has_evaluations: bool,
     writer: Writer,
 }
@@ -495,6 +500,10 @@ impl StepDraft<'_> {
         let flat: Vec<&str> = flat.iter().map(String::as_str).collect();
         let gradient = NodeProto::for_operator("Concat", &flat, "").with("axis", 0);
         let gradient = writer.add_node(gradient);
+        let gradient = match self.gradient_norm_max {
+            Some(norm_max) => write_clipping(&gradient, norm_max, writer),
+            None => gradient,
+        };
         let numbers = StepGraph::schedule_input();
         let number = |place: usize| {
             let place = writer.add_int(place as i64);
@@ -511,6 +520,21 @@ impl StepDraft<'_> {
             }
         }
     }
+}
+
+/// Writes what scales a gradient down to a norm if it is longer, by the formula of PyTorch's
+/// `clip_grad_norm_`.
+fn write_clipping(gradient: &str, norm_max: f64, writer: &mut Writer) -> String {
+    let squares = writer.add("Mul", &[gradient, gradient]);
+    let sum = writer.reduce_sum(&squares, &[0]);
+    let norm = writer.add("Sqrt", &[&sum]);
+    let margin = writer.add_float(1e-6);
+    let divisor = writer.add("Add", &[&norm, &margin]);
+    let limit = writer.add_float(norm_max);
+    let factor = writer.add("Div", &[&limit, &divisor]);
+    let one = writer.add_float(1.0);
+    let factor = writer.add("Min", &[&factor, &one]);
+    writer.add("Mul", &[gradient, &factor])
 }
 
 /// Returns the declaration of a tensor.

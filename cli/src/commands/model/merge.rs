@@ -4,9 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use souk_llm::adapter::Adapter;
-use souk_llm::bundled_model;
-use souk_llm::model::merge_folder;
-use souk_texts::TextError;
+use souk_texts::{TextError, open_model_folder};
 
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
@@ -18,15 +16,9 @@ pub fn merge_model(output: Output, from: &Path, adapter: &Path, out: &Path) -> O
     let tensors = Adapter::read(adapter);
     let tensors = tensors.map_err(|error| Failure::new(Kind::Input, error, hint))?;
     files::prepare_folder(out)?;
-    match from == Path::new(bundled_model::NAME) && !from.exists() {
-        true => {
-            let folder = tempfile::Builder::new().prefix("souk-model-").tempdir();
-            let folder = folder.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
-            let files = bundled_model::write_files(folder.path()).map_err(TextError::from)?;
-            merge_folder(&files, &tensors, out).map_err(TextError::from)?;
-        }
-        false => merge_folder(from, &tensors, out).map_err(TextError::from)?,
-    }
+    let mut folder = open_model_folder(from)?;
+    folder.merge_adapter(&tensors).map_err(TextError::from)?;
+    folder.write(out).map_err(TextError::from)?;
     let facts = json!({ "model": from, "adapter": adapter, "folder": out });
     let text = format!(
         "{} with {} is in {}",

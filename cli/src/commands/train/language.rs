@@ -1,5 +1,6 @@
-//! Prepares the training of an adapter: examples are lines of texts or conversations, the language
-//! model's weights stay, and the result is an adapter in the form of PEFT.
+//! Prepares the training of a language model: examples are lines of texts or conversations. Either
+//! the weights stay, and the result is an adapter in the form of PEFT; or they change, and the
+//! result is a folder like that of the model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,19 +9,22 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use souk_llm::adapter::{self, Adapter, AdapterError, AdapterSettings};
 use souk_llm::decoder::{BatchSize, LENGTH_MAX, TOKENS};
-use souk_llm::model::{LanguageModel, ModelError};
+use souk_llm::model::{LanguageModel, ModelError, ModelFolder};
 use souk_llm::training::{Example, ExampleError, ExampleReader, ExampleRows};
 use souk_node::buyer::training::{Training, TrainingData};
 use souk_node::memory::{ContentId, Tensor};
 use souk_node::scheduler::gradient::{Loss, Recipe, Selection};
-use souk_texts::open_model;
+use souk_texts::{open_model, open_model_folder};
 
 use super::failures::from_training;
 use super::{SettingDefaults, read_optimizer, read_settings, with_period};
 use crate::args::TrainArgs;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, Kind, Outcome};
 use crate::files;
 use crate::show::{format_count, to_u64};
+
+/// The file with the report of a run, in the folder of the result.
+pub const REPORT: &str = "train.json";
 
 /// The name of the labels among the inputs of a step.
 const LABELS: &str = "labels";
@@ -35,18 +39,29 @@ const LENGTH_HINT: &str = "divide the example, or give --length";
 const EXAMPLE_HINT: &str =
     "write a line such as {\"prompt\": \"…\", \"completion\": \"…\"} for each example";
 
+/// The learning rates of an adapter and of whole weights, if the user states none.
 const LEARNING_RATE: f64 = 2e-4;
+const LEARNING_RATE_OF_WEIGHTS: f64 = 2e-5;
 
-/// An adapter before training, with facts on its model and its examples.
-pub struct AdapterSubject {
-    adapter: Adapter,
-    settings: AdapterSettings,
+/// A language model or an adapter before training, with facts on the model and its examples.
+pub struct LanguageSubject {
+    trained: TrainingTarget,
     /// The model, as the user named it.
     base: String,
     weights: ContentId,
     data: ContentId,
     rows: ExampleRows,
     held_out: Option<HeldOutFile>,
+}
+
+/// The part of a language model that is trained.
+enum TrainingTarget {
+    Adapter {
+        adapter: Adapter,
+        settings: AdapterSettings,
+    },
+    /// The weights, in the folder that they come from.
+    Weights(ModelFolder),
 }
 
 /// A file of held-out examples.
@@ -60,10 +75,9 @@ pub(super) fn prepare_run(
     args: &TrainArgs,
     data_path: &Path,
     unix_seconds: u64,
-) -> Result<(AdapterSubject, Training), Failure> {
+) -> Result<(LanguageSubject, Training), Failure> {
     let (model, _) = open_model(&args.model, None)?;
-    let settings = adapter_settings(args);
-    let adapter = model.create_adapter(&settings).map_err(from_model)?;
+    let trained = TrainingTarget::from_args(args, &model)?;
     let lines = files::read(data_path)?;
     let limit = (choose_length(args, &model)?, LENGTH_HINT);
     let examples = read_examples(&model, (data_path, &lines), limit, unix_seconds)?;
@@ -75,13 +89,17 @@ pub(super) fn prepare_run(
         loss: Loss::CountedCrossEntropy,
         optimizer: read_optimizer(args)?,
         output: None,
-        selection: Selection::Only(adapter::PREFIX.to_owned()),
+        selection: trained.select_parameters(args, &model)?,
+        gradient_norm_max: args.clip,
         has_evaluations: false,
     };
     let defaults = SettingDefaults {
         steps: None,
         batch: rows.tokens.dims()[0].min(BATCH_MAX),
-        learning_rate: LEARNING_RATE,
+        learning_rate: match args.full {
+            true => LEARNING_RATE_OF_WEIGHTS,
+            false => LEARNING_RATE,
+        },
     };
     let run_settings = read_settings(args, &data, recipe, &defaults);
     // The graph grows with the batch.
@@ -91,16 +109,14 @@ pub(super) fn prepare_run(
         rows: run_settings.batch,
         length: rows.tokens.dims()[1],
     };
-    let graph = model
-        .to_training_model(&adapter, size)
-        .map_err(from_model)?;
+    let graph = model.to_training_model(trained.adapter(), size);
+    let graph = graph.map_err(from_model)?;
     let evaluated = held_out.as_ref().map(|it| to_data(&it.rows));
     let evaluated = evaluated.map(|it| with_period(args, &run_settings, &data, it));
     let training = Training::prepare(graph, data, run_settings, evaluated.as_ref());
     let training = training.map_err(from_training)?;
-    let subject = AdapterSubject {
-        adapter,
-        settings,
+    let subject = LanguageSubject {
+        trained,
         base: args.model.display().to_string(),
         weights: model.weights_id().map_err(from_model)?,
         data: ContentId::for_content(&lines),
@@ -218,29 +234,114 @@ fn from_model(error: ModelError) -> Failure {
     Failure::new(Kind::Input, error, hint)
 }
 
-impl AdapterSubject {
-    /// Returns the files of the adapter with these numbers, by name.
+impl TrainingTarget {
+    fn from_args(args: &TrainArgs, model: &LanguageModel) -> Result<TrainingTarget, Failure> {
+        if args.full {
+            return Ok(TrainingTarget::Weights(open_model_folder(&args.model)?));
+        }
+        if !args.freeze.is_empty() {
+            let cause = "--freeze is for all weights, and only an adapter is trained";
+            return Err(Failure::new(
+                Kind::Usage,
+                cause,
+                "add --full, or use --targets",
+            ));
+        }
+        let settings = adapter_settings(args);
+        let adapter = model.create_adapter(&settings).map_err(from_model)?;
+        Ok(TrainingTarget::Adapter { adapter, settings })
+    }
+
+    /// Returns the adapter that is trained, if it is one.
+    fn adapter(&self) -> Option<&Adapter> {
+        match self {
+            TrainingTarget::Adapter { adapter, .. } => Some(adapter),
+            TrainingTarget::Weights(_) => None,
+        }
+    }
+
+    /// Returns the initialisers of the training model that are trained.
+    fn select_parameters(
+        &self,
+        args: &TrainArgs,
+        model: &LanguageModel,
+    ) -> Result<Selection, Failure> {
+        if self.adapter().is_some() {
+            return Ok(Selection::Only(vec![adapter::PREFIX.to_owned()]));
+        }
+        let mut names = model.trainable_weights().map_err(from_model)?;
+        for prefix in &args.freeze {
+            let is_frozen = |name: &String| name.starts_with(prefix.as_str());
+            if !names.iter().any(is_frozen) {
+                let cause = format!("--freeze {prefix} names no other weight of the model");
+                let hint = "give for example --freeze model.embed_tokens";
+                return Err(Failure::new(Kind::Input, cause, hint));
+            }
+            names.retain(|name| !is_frozen(name));
+        }
+        Ok(Selection::Only(names))
+    }
+}
+
+impl LanguageSubject {
+    /// Checks that the files of the result can be written to a folder, and that no other model is
+    /// there.
+    pub fn check_out(&self, out: &Path) -> Outcome {
+        let hint = "name a new folder, such as -o tuned/";
+        let refused = |cause| Err(Failure::new(Kind::Usage, cause, hint));
+        // An earlier result of this kind can be replaced.
+        let is_result = self.trained.adapter().is_none() && out.join(REPORT).is_file();
+        if out.join("config.json").exists() && !is_result {
+            return refused(format!("{} is the folder of a model", out.display()));
+        }
+        let names = [adapter::CONFIG, adapter::WEIGHTS, REPORT];
+        let mut paths = names.iter().map(|name| out.join(name));
+        if let Some(path) = paths.find(|path| path.is_dir()) {
+            return refused(format!("{} is a folder", path.display()));
+        }
+        match &self.trained {
+            TrainingTarget::Weights(folder) => match folder.check_target(out) {
+                Ok(()) => Ok(()),
+                Err(error) => refused(error.to_string()),
+            },
+            TrainingTarget::Adapter { .. } => Ok(()),
+        }
+    }
+
+    /// Returns the files of the result with these numbers, by name; the last one holds them.
     pub fn encode_result(
         &self,
         tensors: BTreeMap<String, Tensor>,
-    ) -> Result<BTreeMap<&'static str, Bytes>, Failure> {
-        let tuned = self.adapter.with_tensors(tensors);
-        let files = tuned.to_files(&self.base);
-        files.map_err(|error| Failure::new(Kind::Unexpected, error, ""))
+    ) -> Result<Vec<(String, Bytes)>, Failure> {
+        match &self.trained {
+            TrainingTarget::Adapter { adapter, .. } => {
+                let files = adapter.with_tensors(tensors).to_files(&self.base);
+                let files = files.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
+                let files = files.into_iter();
+                Ok(files
+                    .map(|(name, bytes)| (name.to_owned(), bytes))
+                    .collect())
+            }
+            TrainingTarget::Weights(folder) => {
+                let files = folder.with_weights(&tensors).and_then(|it| it.encode());
+                files.map_err(|error| Failure::new(Kind::Unexpected, error, ""))
+            }
+        }
     }
 
     /// Returns facts on the model, the adapter and the examples for the report.
     pub fn describe_facts(&self, path: &Path) -> Value {
-        let AdapterSettings {
-            rank,
-            alpha,
-            targets,
-            seed,
-        } = &self.settings;
+        let adapter = match &self.trained {
+            TrainingTarget::Adapter { settings, .. } => json!({
+                "rank": settings.rank, "alpha": settings.alpha,
+                "targets": settings.targets, "seed": settings.seed,
+            }),
+            TrainingTarget::Weights(_) => Value::Null,
+        };
         let [examples, length] = self.row_sizes();
         json!({
             "model": { "file": path, "weights_blake3": self.weights.to_string() },
-            "adapter": { "rank": rank, "alpha": alpha, "targets": targets, "seed": seed },
+            "adapter": adapter,
             "examples": {
                 "blake3": self.data.to_string(), "count": examples, "length": length,
                 "tokens": self.rows.token_count, "answer_tokens": self.rows.answer_count,
@@ -252,14 +353,21 @@ impl AdapterSubject {
         })
     }
 
-    /// Describes the adapter and the examples in a line.
+    /// Describes in a line what is trained, and the examples.
     pub fn describe_line(&self) -> String {
         let [examples, length] = self.row_sizes();
+        let trained = match &self.trained {
+            TrainingTarget::Adapter { settings, .. } => {
+                let targets = settings.targets.join(", ");
+                format!(
+                    "an adapter of rank {} for {targets} of each layer",
+                    settings.rank
+                )
+            }
+            TrainingTarget::Weights(_) => "the weights of the model".to_owned(),
+        };
         format!(
-            "  an adapter of rank {} beside {} of each layer; {} with {}, {} of them answers, in \
-             rows of {length}",
-            self.settings.rank,
-            self.settings.targets.join(", "),
+            "  {trained}; {} with {}, {} of them answers, in rows of {length}",
             format_count(to_u64(examples), "example"),
             format_count(self.rows.token_count, "token"),
             self.rows.answer_count,

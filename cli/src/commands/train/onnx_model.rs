@@ -31,6 +31,7 @@ pub(super) fn prepare_run(args: &TrainArgs) -> Result<(Bytes, Training), Failure
         optimizer: read_optimizer(args)?,
         output: args.loss_of.clone(),
         selection: Selection::AllBut(args.freeze.clone()),
+        gradient_norm_max: args.clip,
         has_evaluations: false,
     };
     let settings = read_settings(args, &data, recipe, &DEFAULTS);

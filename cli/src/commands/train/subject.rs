@@ -1,17 +1,15 @@
-//! What `souk train` trains: a whole ONNX model, or the adapter of a language model. Each has its
-//! own files for the result.
+//! What `souk train` trains: a whole ONNX model, a language model or an adapter of one. Each has
+//! its own files for the result.
 
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-#[cfg(feature = "generate")]
-use souk_llm::adapter;
 use souk_node::buyer::training::{Training, run_folder};
 use souk_node::memory::{ContentId, Tensor};
 
 #[cfg(feature = "generate")]
-use super::language::AdapterSubject;
+use super::language::{LanguageSubject, REPORT};
 use super::onnx_model;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::files;
@@ -20,9 +18,9 @@ use crate::files;
 pub enum Subject {
     /// The weights of an ONNX model, whose bytes before training these are.
     Model(Bytes),
-    /// The adapter of a language model.
+    /// A language model or an adapter of one.
     #[cfg(feature = "generate")]
-    Adapter(Box<AdapterSubject>),
+    Language(Box<LanguageSubject>),
 }
 
 /// A file of a result.
@@ -37,7 +35,7 @@ impl Subject {
         match self {
             Self::Model(_) => onnx_model::check_out(out)?,
             #[cfg(feature = "generate")]
-            Self::Adapter(_) => check_adapter_out(out)?,
+            Self::Language(subject) => subject.check_out(out)?,
         }
         files::prepare_folder(&self.folder(out))
     }
@@ -50,7 +48,7 @@ impl Subject {
                 parent.unwrap_or(Path::new(".")).to_owned()
             }
             #[cfg(feature = "generate")]
-            Self::Adapter(_) => out.to_owned(),
+            Self::Language(_) => out.to_owned(),
         }
     }
 
@@ -59,7 +57,7 @@ impl Subject {
         match self {
             Self::Model(_) => run_folder(out, false),
             #[cfg(feature = "generate")]
-            Self::Adapter(_) => run_folder(out, true),
+            Self::Language(_) => run_folder(out, true),
         }
     }
 
@@ -68,7 +66,7 @@ impl Subject {
         match self {
             Self::Model(_) => out.with_extension("json"),
             #[cfg(feature = "generate")]
-            Self::Adapter(_) => out.join("train.json"),
+            Self::Language(_) => out.join(REPORT),
         }
     }
 
@@ -88,7 +86,7 @@ impl Subject {
                 Ok(vec![ResultFile { path, bytes }])
             }
             #[cfg(feature = "generate")]
-            Self::Adapter(subject) => {
+            Self::Language(subject) => {
                 let files = subject.encode_result(parameters.split_vector(vector))?;
                 let file = |(name, bytes)| ResultFile {
                     path: out.join(name),
@@ -106,7 +104,7 @@ impl Subject {
                 "model": { "file": path, "blake3": ContentId::for_content(model).to_string() },
             }),
             #[cfg(feature = "generate")]
-            Self::Adapter(subject) => subject.describe_facts(path),
+            Self::Language(subject) => subject.describe_facts(path),
         }
     }
 
@@ -116,7 +114,7 @@ impl Subject {
         match self {
             Self::Model(_) => None,
             #[cfg(feature = "generate")]
-            Self::Adapter(subject) => Some(subject.describe_line()),
+            Self::Language(subject) => Some(subject.describe_line()),
         }
     }
 
@@ -125,29 +123,7 @@ impl Subject {
         match self {
             Self::Model(_) => None,
             #[cfg(feature = "generate")]
-            Self::Adapter(subject) => Some(subject.tokens_per_example()),
+            Self::Language(subject) => Some(subject.tokens_per_example()),
         }
-    }
-}
-
-/// Checks that the files of an adapter can be written to a folder, and that it holds no model.
-#[cfg(feature = "generate")]
-fn check_adapter_out(out: &Path) -> Outcome {
-    let hint = "name a new folder, such as -o tuned/";
-    if out.join("config.json").exists() {
-        let cause = format!("{} is the folder of a model", out.display());
-        return Err(Failure::new(Kind::Usage, cause, hint));
-    }
-    let names = [adapter::CONFIG, adapter::WEIGHTS, "train.json"];
-    match names
-        .map(|name| out.join(name))
-        .iter()
-        .find(|path| path.is_dir())
-    {
-        Some(path) => {
-            let cause = format!("{} is a folder", path.display());
-            Err(Failure::new(Kind::Usage, cause, hint))
-        }
-        None => Ok(()),
     }
 }

@@ -56,6 +56,12 @@ class TrainOptions(TypedDict, total=False):
     """Examples of a step."""
     lr: float
     """The learning rate."""
+    warmup: int
+    """Steps over which the learning rate rises."""
+    decay: str
+    """`constant`, `linear` or `cosine`: how it falls after that."""
+    clip: float
+    """The largest norm of the gradient."""
     optimizer: str
     """`adamw` or `sgd`."""
     momentum: float
@@ -67,6 +73,8 @@ class TrainOptions(TypedDict, total=False):
     """The parameters come back after so many steps."""
     eval_every: int
     """The steps from one evaluation of the held-out examples to the next."""
+    full: bool
+    """All weights of a language model instead of an adapter."""
     rank: int
     """The rank of the adapter of a language model."""
     alpha: float
@@ -79,7 +87,7 @@ class TrainOptions(TypedDict, total=False):
     loss_of: str
     """The output of which to take the loss."""
     freeze: Sequence[str]
-    """Beginnings of the names of initialisers that are not trained."""
+    """Beginnings of the names of initialisers or weights that are not trained."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,7 @@ class TrainingResult:
     """A run that did all its steps."""
 
     path: Path
-    """The adapter's folder, or the model."""
+    """The folder of the adapter or the model, or the ONNX model."""
     losses: tuple[float, ...]
     """The loss of each step."""
     held_out: tuple[tuple[int, float], ...]

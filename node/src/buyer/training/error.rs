@@ -49,6 +49,20 @@ pub enum TrainingError {
         /// The learning rate that the settings state.
         learning_rate: f64,
     },
+    /// The warm-up is as long as the run.
+    #[error("a warm-up of {warmup} steps leaves none of the {steps} steps of the run")]
+    Warmup {
+        /// Number of steps of the warm-up.
+        warmup: u64,
+        /// Number of steps of the run.
+        steps: u64,
+    },
+    /// The largest norm of a gradient is no positive number.
+    #[error("the norm {norm} is no positive number")]
+    GradientNorm {
+        /// The norm that the settings state.
+        norm: f64,
+    },
     /// A number of the data is infinite or no number.
     #[error("{name:?} holds an infinite number or a NaN in row {row}")]
     NotFinite {

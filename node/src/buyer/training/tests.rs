@@ -32,13 +32,14 @@ fn settings(batch: usize) -> TrainingSettings {
     TrainingSettings {
         steps: 10,
         batch,
-        learning_rate: 1e-3,
+        learning_rate: LearningRate::constant(1e-3),
         order: ExampleOrder::Shuffled(0),
         recipe: Recipe {
             loss: Loss::CrossEntropy,
             optimizer: souk_scheduler::gradient::Optimizer::AdamW(Default::default()),
             output: None,
             selection: souk_scheduler::gradient::Selection::AllBut(Vec::new()),
+            gradient_norm_max: None,
             has_evaluations: false,
         },
     }
@@ -118,7 +119,7 @@ fn data_that_does_not_fit_is_refused_with_its_place() {
     let error = refused(
         data(&images, labels()),
         TrainingSettings {
-            learning_rate: f64::NAN,
+            learning_rate: LearningRate::constant(f64::NAN),
             ..settings(2)
         },
     );

@@ -47,6 +47,7 @@ fn recipe(optimizer: Optimizer) -> Recipe {
         optimizer,
         output: None,
         selection: Selection::AllBut(Vec::new()),
+        gradient_norm_max: None,
         has_evaluations: false,
     }
 }
@@ -183,6 +184,52 @@ fn evaluations_give_the_losses_of_pytorch_and_change_no_bit_of_the_training() {
         assert_losses(&with.0, &expected[..3]);
         assert_eq!(with, without);
     }
+}
+
+/// Returns the change of each parameter in one step of gradient descent with the rate 1.
+fn first_change(gradient_norm_max: Option<f64>) -> Vec<f64> {
+    let with = Recipe {
+        gradient_norm_max,
+        ..recipe(Optimizer::Sgd(Sgd {
+            momentum: 0.0,
+            weight_decay: 0.0,
+        }))
+    };
+    let step = build(&with).unwrap();
+    let subgraph = Subgraph {
+        model: step.model.clone(),
+        weights: BTreeMap::new(),
+    };
+    let mut given = step.states.clone();
+    let images = npy::read(&digits("images.npy")).unwrap();
+    let labels = npy::read(&digits("labels.npy")).unwrap();
+    given.insert("images".to_owned(), rows(&images, 0));
+    given.insert("labels".to_owned(), rows(&labels, 0));
+    given.insert(StepGraph::schedule_input(), step.schedule(0, 1.0));
+    let outputs = cpu().compile(&subgraph).unwrap().run(&given).unwrap();
+    let states = step.next_states(&outputs.outputs).unwrap();
+    let vector = |all: &BTreeMap<String, Tensor>| all[&StepGraph::parameters_input()].to_f64s();
+    let (old, new) = (vector(&step.states).unwrap(), vector(&states).unwrap());
+    old.iter().zip(&new).map(|(old, new)| old - new).collect()
+}
+
+#[test]
+fn a_gradient_longer_than_the_largest_norm_is_scaled_down_to_it() {
+    let norm = |change: &[f64]| change.iter().map(|it| it * it).sum::<f64>().sqrt();
+    let free = first_change(None);
+    let length = norm(&free);
+    // Differences of parameters near 1 have errors of the parameters' precision.
+    let is_like = |found: &[f64], factor: f64| {
+        let pairs = free.iter().zip(found);
+        pairs.fold(0.0_f64, |most, (free, found)| {
+            most.max((free * factor - found).abs())
+        })
+    };
+    let clipped = first_change(Some(length / 4.0));
+    let difference = is_like(&clipped, 0.25);
+    assert!(difference <= 1e-5 * length, "{difference} of {length}");
+    assert!((norm(&clipped) / length - 0.25).abs() < 1e-3);
+    assert_eq!(first_change(Some(length * 2.0)), free);
 }
 
 #[test]
