@@ -182,9 +182,17 @@ fn a_language_model_learns_over_a_lease_what_it_could_not_answer() {
         let done = market.souk(&[&arguments[..], more].concat()).done();
         done["text"].as_str().expect("a text").to_owned()
     };
-    let settings = ["--epochs", "24", "--lr", "3e-3", "--budget", "20"];
-    let place = ["--device", "cpu", "-o", &out];
-    let done = train(&[&settings[..], &place].concat()).done();
+    // The model learns one of the two held-out examples, and they fill half a batch.
+    let held = market.path("held.jsonl");
+    let other = lines[3].replace("noon", "night");
+    fs::write(&held, format!("{}\n{other}\n", lines[1])).expect("the folder is there");
+    let settings = ["--lr", "3e-3", "--budget", "20", "--device", "cpu"];
+    let run = |epochs: &str, out: &str, more: &[&str]| {
+        let place = ["--epochs", epochs, "-o", out];
+        train(&[&settings[..], &place, more].concat()).done()
+    };
+    let evaluated = |every| ["--eval", &held, "--eval-every", every];
+    let done = run("24", &out, &evaluated("12"));
     let losses = done["losses"].as_array().expect("a loss for each step");
     assert_eq!(losses.len(), 24);
     assert!(
@@ -196,27 +204,14 @@ fn a_language_model_learns_over_a_lease_what_it_could_not_answer() {
         assert_eq!(answer(example, &["--adapter", &out]), example.1);
     }
     market.assert_escrow_returns();
-    // Held-out examples change no bit. The model learns one of these two, and they fill half a batch.
-    let held = market.path("held.jsonl");
-    let other = lines[3].replace("noon", "night");
-    fs::write(&held, format!("{}\n{other}\n", lines[1])).expect("the folder is there");
-    let evaluated = market.path("evaluated");
-    let eval = [
-        "--eval",
-        &held,
-        "--eval-every",
-        "12",
-        "--device",
-        "cpu",
-        "-o",
-        &evaluated,
-    ];
-    let with = train(&[&settings[..], &eval].concat()).done();
-    assert_same_training(&with, &done);
-    let losses = with["held_out"]["losses"].as_array().expect("a list");
+    let losses = done["held_out"]["losses"].as_array().expect("a list");
     let losses: Vec<f64> = losses.iter().filter_map(|it| it["loss"].as_f64()).collect();
     assert_eq!(losses.len(), 3);
     assert!(losses[0] > 2.0 && losses[2] < losses[0], "{losses:?}");
+    // Held-out examples change no bit.
+    let with = run("3", &market.path("with"), &evaluated("1"));
+    let without = run("3", &market.path("without"), &[]);
+    assert_same_training(&with, &without);
     // One step on the same two examples begins with the same loss, also after the training.
     let merged = market.path("merged");
     let first_loss = |model: &str, out: &str| {
@@ -260,21 +255,32 @@ fn a_language_model_learns_over_a_lease_what_it_could_not_answer() {
     }
 }
 
-/// What a buyer that is killed and a provider that dies train: long enough to be hit.
-const STEPS: &str = "24";
+/// The steps of a run whose buyer is killed and whose provider dies.
+const STEPS: u64 = 8;
+
+/// The runs that go well before the first device dies: the first held-out loss, and twice two steps
+/// with one more. The states of four steps are kept then.
+const RUNS_BEFORE_DEATH: u64 = 7;
+
+/// The runs that go well before the second device stalls: two steps, a held-out loss, and a step.
+/// The states of two more steps are kept then.
+const RUNS_BEFORE_STALL: u64 = 4;
 
 /// Arguments that train the bundled classifier for [`STEPS`] steps.
-fn long_run(out: &str) -> Vec<String> {
+fn interrupted_run(market: &Market, out: &str) -> Vec<String> {
     let file = |name: &str| digits(name).to_string_lossy().into_owned();
     let images = format!("images={}", file("images.npy"));
     let labels = format!("labels={}", file("labels.npy"));
-    let (model, settings) = (
-        file("digits.onnx"),
-        "--loss cross-entropy --batch 36 --lr 2e-4 --eval-every 6 --prefer cheapest",
-    );
-    let lease = format!("--steps {STEPS} --keep 4 --budget 50 --device cpu -o {out}");
+    let held_out = ["images.npy", "labels.npy"].map(|name| {
+        let batch = rows(&read_digits(name), 0, 36);
+        let input = name.trim_end_matches(".npy");
+        format!("{input}={}", market.write(&format!("held-{name}"), &batch))
+    });
+    let model = file("digits.onnx");
+    let settings = "--loss cross-entropy --batch 36 --lr 2e-4 --eval-every 2 --prefer cheapest";
+    let lease = format!("--steps {STEPS} --keep 2 --budget 50 --device cpu -o {out}");
     let words = ["train", &model, "-i", &images, "--target", &labels];
-    let held_out = ["--eval", &images, "--eval", &labels];
+    let held_out = ["--eval", &held_out[0], "--eval", &held_out[1]];
     let words = [&words[..], &held_out].concat();
     let options = settings.split(' ').chain(lease.split(' '));
     words
@@ -284,8 +290,8 @@ fn long_run(out: &str) -> Vec<String> {
         .collect()
 }
 
-fn run_long(market: &Market, out: &str) -> Ran {
-    let arguments = long_run(out);
+/// Runs `souk` with the arguments of a run.
+fn run_to_end(market: &Market, arguments: &[String]) -> Ran {
     market.souk(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
@@ -312,33 +318,54 @@ fn assert_same_training(left: &Value, right: &Value) {
     assert_eq!(left["tuned"]["blake3"], right["tuned"]["blake3"]);
 }
 
-#[test]
-fn a_run_whose_buyer_is_killed_goes_on_from_the_last_kept_states() {
-    let market = Market::up();
-    let undisturbed = run_long(&market, &market.path("undisturbed.onnx")).done();
-    let out = market.path("tuned.onnx");
+/// Has the two cheapest CPUs play a fault each: the cheapest one, where a run begins, dies, and the
+/// next one stalls.
+fn make_faulty(market: &Market) {
+    let plays = |fault: &str, runs: u64, price: u64| {
+        vec![
+            (
+                "device",
+                json!({ "emulated": { "profile": "amd-epyc-9654" } }),
+            ),
+            ("fault", json!(fault)),
+            ("fault_after", json!(runs)),
+            ("price", json!(price)),
+        ]
+    };
+    market.set_in_providers([
+        ("provider-3", plays("die", RUNS_BEFORE_DEATH, 1)),
+        ("provider-4", plays("stall", RUNS_BEFORE_STALL, 2)),
+    ]);
+}
+
+/// Starts a run whose second device stalls in the middle, and kills its buyer there. Returns what
+/// it said.
+fn kill_buyer_of_stalled_run(market: &Market, arguments: &[String], out: &str) -> String {
+    let log = market.folder().join("buyer.log");
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_souk"));
+    command.arg("--dir").arg(market.folder().join("net"));
     command
-        .arg("--dir")
-        .arg(market.folder().join("net"))
-        .args(long_run(&out));
-    command
+        .args(arguments)
         .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null());
+        .stderr(fs::File::create(&log).expect("a file is made"));
     let mut buyer = command.spawn().expect("souk starts");
     let begin = std::time::Instant::now();
-    while steps_kept(&market, &out) < 8 {
+    while steps_kept(market, out) < 6 {
         assert!(begin.elapsed().as_secs() < 600, "it keeps steps in time");
         let ended = buyer.try_wait().expect("it is a child of this process");
         assert_eq!(ended, None, "it keeps steps before it ends");
     }
-    let busy = market.souk(&["train", "resume", &out]);
+    let busy = market.souk(&["train", "resume", out]);
     assert_eq!(busy.code, 8, "it is at work: {}", busy.stdout);
     kill(buyer.id(), "-9");
-    buyer.wait().expect("it was killed");
-    let kept = steps_kept(&market, &out);
-    assert!((8..24).contains(&kept), "{kept} steps");
-    let again = run_long(&market, &out);
+    let ended = buyer.wait().expect("it was killed");
+    assert_eq!(ended.code(), None, "it had not ended by itself");
+    fs::read_to_string(&log).expect("a text")
+}
+
+/// Asserts that a run with kept steps is not replaced, and not resumed from another account.
+fn assert_run_is_its_buyers(market: &Market, arguments: &[String], out: &str) {
+    let again = run_to_end(market, arguments);
     assert_eq!(
         again.code, 8,
         "a run with steps is not replaced: {}",
@@ -348,10 +375,26 @@ fn a_run_whose_buyer_is_killed_goes_on_from_the_last_kept_states() {
     let other = net.join("other");
     fs::create_dir_all(other.join("buyer")).expect("a folder");
     fs::copy(net.join("operator/key"), other.join("buyer/key")).expect("a key");
-    let other = souk(&other, &["train", "resume", &out]);
+    let other = souk(&other, &["train", "resume", out]);
     assert_eq!(other.code, 8, "another account: {}", other.stdout);
     let cause = other.json()["error"]["cause"].to_string();
     assert!(cause.contains("began the run"), "{cause}");
+}
+
+#[test]
+fn a_run_whose_provider_dies_and_whose_buyer_is_killed_makes_the_same() {
+    let market = Market::up();
+    let out = market.path("undisturbed.onnx");
+    let undisturbed = run_to_end(&market, &interrupted_run(&market, &out)).done();
+
+    make_faulty(&market);
+    let out = market.path("tuned.onnx");
+    let arguments = interrupted_run(&market, &out);
+    let said = kill_buyer_of_stalled_run(&market, &arguments, &out);
+    assert!(said.contains("ended early"), "its provider died: {said}");
+    let kept = steps_kept(&market, &out);
+    assert!((6..STEPS).contains(&kept), "{kept} steps");
+    assert_run_is_its_buyers(&market, &arguments, &out);
     let resumed = market.souk(&["train", "resume", &out]).done();
     assert_same(&resumed, &undisturbed);
     let runs = market.souk(&["train", "list"]).json();
@@ -365,31 +408,6 @@ fn a_run_whose_buyer_is_killed_goes_on_from_the_last_kept_states() {
     let done = market.souk(&["train", "resume", &out]);
     assert_eq!(done.code, 8, "nothing is left to do: {}", done.stdout);
     market.assert_escrow_returns();
-}
-
-#[test]
-fn a_run_whose_provider_dies_goes_on_with_another_one() {
-    let market = Market::up();
-    let undisturbed = run_long(&market, &market.path("undisturbed.onnx")).done();
-    let provider = |receipt: &Value| receipt["body"]["provider"].clone();
-    let first = provider(&undisturbed["receipts"][0]);
-    let mut names = (1..=4).map(|n| format!("provider-{n}"));
-    let name = names.find(|name| first == market.account_of(name).as_str());
-    let name = name.expect("it is one of the testnet's");
-    // The run prefers the cheapest device, whatever a busy machine did to the others' figures.
-    let dies = [
-        ("fault", json!("die")),
-        ("fault_after", json!(12)),
-        ("price", json!(1)),
-    ];
-    market.set_in_provider(&name, &dies);
-    let ran = run_long(&market, &market.path("tuned.onnx"));
-    assert_same(&ran.done(), &undisturbed);
-    assert!(
-        ran.stderr.contains("ended early"),
-        "it died: {}",
-        ran.stderr
-    );
 }
 
 #[test]
