@@ -31,6 +31,8 @@ fn run(reader: &Client, trader: &Client) -> String {
 #[test]
 fn a_job_is_seen_in_graph_network_leases_and_earnings() {
     let (market, reader, trader) = market();
+    // A provider serves before its first ask is in the book.
+    market.until(|| list(&reader.get("/v1/devices").of(200)["items"]).len() == 4);
     let job = run(&reader, &trader);
     let graph = assert_graph(&market, &reader, &job);
     let seller = text(&graph["parts"][0]["provider"]).to_owned();
