@@ -145,7 +145,7 @@ fn leave_to_itself(market: &Market, seller: &Seller) {
 
 #[test]
 fn a_cheaper_version_under_the_same_name_is_named_and_left() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let none = market.souk(&["audit", "run", MODEL, "--reference", "bundled"]);
     assert_eq!(none.code, 3, "{}", none.stdout);
     let cheaper = write_cheaper_model(market.folder());

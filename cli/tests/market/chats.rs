@@ -452,7 +452,7 @@ fn json_of_a_schema_that_is_sold_is_that_of_this_machine_and_drafts_change_nothi
 
 #[test]
 fn a_server_writes_json_and_says_why_it_cannot() {
-    let market = Market::up();
+    let market = Market::without_nodes();
     let server = Server::start(&market, "bundled", &["--local"]);
     let format = |schema: Value| {
         let named = json!({ "name": "offer", "strict": true, "schema": schema });
@@ -509,7 +509,7 @@ fn model_with_tools(market: &Market) -> String {
 
 #[test]
 fn a_tool_is_called_where_the_model_knows_tools_and_has_to() {
-    let market = Market::up();
+    let market = Market::without_nodes();
     let server = Server::start(&market, &model_with_tools(&market), &["--local"]);
     let asked = json!({
         "model": "tools", "max_tokens": 80, "tools": [look_up()], "tool_choice": "required",

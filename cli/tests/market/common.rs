@@ -67,10 +67,10 @@ impl Market {
         (Market::of("1", &["--http", &address]), address)
     }
 
-    /// The same with so many providers.
-    #[cfg(feature = "generate")]
-    pub fn of_providers(providers: &str) -> Market {
-        Market::of("1", &["--no-http", "--providers", providers])
+    /// Starts a market of one validator and one provider, of this machine's CPU: for tests that sell
+    /// by providers of their own.
+    pub fn with_one_provider() -> Market {
+        Market::of("1", &["--no-http", "--providers", "1"])
     }
 
     /// Starts a market of three validators and four providers.
@@ -81,6 +81,14 @@ impl Market {
     /// The same with the fewest validators of which one may stop or lie.
     pub fn of_four() -> Market {
         Market::of("4", &["--no-http"])
+    }
+
+    /// A folder alone, in which nothing runs: for commands that need no market.
+    #[cfg(feature = "generate")]
+    pub fn without_nodes() -> Market {
+        Market {
+            home: tempfile::tempdir().expect("a temporary folder"),
+        }
     }
 
     fn of(validators: &str, more: &[&str]) -> Market {

@@ -98,7 +98,7 @@ fn a_provider_whose_patience_is_over_ends_a_firm_stream_with_what_it_answered() 
 
 #[test]
 fn a_second_ctrl_c_ends_a_provider_that_waits_for_its_leases() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let mut seller = Seller::init(&market, "seller");
     seller.drain = 3_600;
     seller.start();

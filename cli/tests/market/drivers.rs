@@ -129,7 +129,7 @@ fn a_cpu_does_without_a_library_that_crashes_and_its_provider_says_so() {
 
 #[test]
 fn what_a_library_reaches_is_not_sold_by_one_that_is_nowhere() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let mut seller = Seller::init(&market, "nowhere");
     seller.sell_runtime_by("nowhere.so", "cpu");
     seller.start();

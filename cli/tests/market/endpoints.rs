@@ -276,7 +276,7 @@ pub fn sell_with(market: &Market, name: &str, engine: &Engine, options: &[&str])
 
 #[test]
 fn a_model_of_an_engine_is_sold_by_the_token_and_bought_over_http() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let engine = Engine::start(Manner::Well);
     let endpoint = [
         "provider",
@@ -341,7 +341,7 @@ fn a_model_of_an_engine_is_sold_by_the_token_and_bought_over_http() {
 
 #[test]
 fn if_an_engine_is_busy_another_answers_and_a_broken_answer_is_said() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let engines = [Manner::Busy, Manner::Fails, Manner::Well].map(Engine::start);
     let names = ["busy", "failing", "well"];
     let prices = ["0.1", "0.2", "0.3"];
@@ -390,7 +390,7 @@ fn if_an_engine_is_busy_another_answers_and_a_broken_answer_is_said() {
 
 #[test]
 fn an_answer_goes_on_at_another_provider_and_a_model_without_free_slots_is_said() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let engines = [Manner::Slow, Manner::Well].map(Engine::start);
     let mut slow = sell_slots(&market, "slow", &engines[0], "0.1", "1");
     let _well = sell_slots(&market, "well", &engines[1], "0.2", "1");

@@ -95,7 +95,7 @@ fn a_job_is_told_line_by_line_and_a_list_is_a_line_for_each_entry() {
 
 #[test]
 fn what_is_not_done_in_time_is_stopped_as_by_hand() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let submission = submission(&market);
     let words: Vec<&str> = submission.iter().map(String::as_str).collect();
     let waits = ["--timeout", "3s", "--json"];

@@ -4,7 +4,7 @@ use crate::common::{IMAGES, Market, digits, images};
 
 #[test]
 fn a_bid_rests_is_shown_and_is_taken_back() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let classes = market.souk(&["market", "classes"]).done();
     let class = classes[0]["class"]
         .as_str()

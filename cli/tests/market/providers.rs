@@ -12,7 +12,7 @@ use crate::seller::{Seller, until};
 
 #[test]
 fn a_killed_provider_gives_back_what_it_began_and_never_begins_it_again() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let mut seller = Seller::run(&market, "seller");
     let hand = Hand::join(&market);
     let lease = hand.buy(seller.account());
@@ -88,7 +88,7 @@ fn assert_given_up(hand: &Hand, lease: LeaseId) {
 
 #[test]
 fn a_stopped_provider_withdraws_its_ask_and_gives_back_its_leases() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let mut seller = Seller::run(&market, "seller");
     let hand = Hand::join(&market);
     let unbegun = hand.buy(seller.account());
@@ -168,7 +168,7 @@ fn what_one_device_takes_is_expected_and_remembered() {
 
 #[test]
 fn a_provider_whose_clock_is_minutes_behind_sells_all_the_same() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let mut seller = Seller::init(&market, "late");
     seller.slow_clock(180_000);
     seller.start();
@@ -182,7 +182,7 @@ fn a_provider_whose_clock_is_minutes_behind_sells_all_the_same() {
 
 #[test]
 fn two_providers_never_run_in_one_folder() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let home = market.path("net/provider-1");
     let second = souk(home.as_ref(), &["provider", "run"]);
     assert_eq!(second.code, 8, "{}", second.stdout);
@@ -308,7 +308,7 @@ fn an_ask_follows_what_the_market_paid() {
 
 #[test]
 fn limits_are_kept_and_named() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let others: Vec<String> = (market.souk(&["book"]).done().as_array().unwrap().iter())
         .map(|ask| ask["provider"].as_str().unwrap().to_owned())
         .collect();
@@ -367,7 +367,7 @@ fn closed_now() -> String {
 
 #[test]
 fn a_file_with_a_mistake_is_refused_at_its_place() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let (seller, _) = Seller::set_up(&market, "seller", &["--price", "0.05"]);
     let path = format!("{}/provider.toml", seller.folder);
     let text = std::fs::read_to_string(&path).unwrap();

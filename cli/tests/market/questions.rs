@@ -18,7 +18,7 @@ fn asked(more: &Value) -> Value {
 
 #[test]
 fn a_token_that_the_model_does_not_know_buys_nothing_and_the_next_question_is_answered() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let server = Server::start(
         &market,
         "bundled",
@@ -46,7 +46,7 @@ fn a_token_that_the_model_does_not_know_buys_nothing_and_the_next_question_is_an
 
 #[test]
 fn several_answers_prompts_and_echoes_are_told_apart() {
-    let market = Market::up();
+    let market = Market::without_nodes();
     let server = Server::start(&market, "bundled", &["--local"]);
     let ask = |more: Value| server.client.post(TEXT, &[], &asked(&more)).of(200);
     let alone = |prompt: &str| ask(json!({ "prompt": prompt }))["choices"][0]["text"].clone();
@@ -112,7 +112,7 @@ fn several_answers_prompts_and_echoes_are_told_apart() {
 
 #[test]
 fn other_names_of_a_model_and_pages_of_other_origins_are_answered_where_they_were_named() {
-    let market = Market::up();
+    let market = Market::without_nodes();
     let page = "http://localhost:3000";
     let more = ["--local", "--alias", "gpt-4o-mini", "--cors", page];
     let server = Server::start(&market, "bundled", &more);

@@ -63,17 +63,17 @@ fn work_that_was_done_and_not_signed_for_is_paid_after_a_crash() {
 
 #[test]
 fn a_node_that_could_not_be_started_is_tried_again() {
-    let market = Market::up();
-    let home = market.folder().join("net/provider-2");
+    let market = Market::with_one_provider();
+    let home = market.folder().join("net/provider-1");
     let [file, away] = ["provider.json", "away.json"].map(|name| home.join(name));
     fs::rename(&file, &away).expect("a file is moved");
-    for process in market.processes("provider-2 ") {
+    for process in market.processes("provider-1 ") {
         kill(process, "-9");
     }
     let log = market.folder().join("net/testnet.log");
     let said = |what: &str| fs::read_to_string(&log).is_ok_and(|log| log.contains(what));
-    market.until(|| said("provider-2 could not be started and is tried again"));
+    market.until(|| said("provider-1 could not be started and is tried again"));
     fs::rename(&away, &file).expect("a file is moved");
-    market.until(|| said("provider-2 is back"));
-    assert!(!market.processes("provider-2 ").is_empty());
+    market.until(|| said("provider-1 is back"));
+    assert!(!market.processes("provider-1 ").is_empty());
 }

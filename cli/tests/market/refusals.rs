@@ -307,7 +307,7 @@ fn a_folder_holds_one_testnet_at_a_time_and_resumes() {
 
 #[test]
 fn a_folder_of_another_version_is_refused_by_number() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     market.souk(&["testnet", "down"]).done();
     let file = market.folder().join("net/market.json");
     let text = fs::read_to_string(&file).unwrap();
@@ -324,7 +324,7 @@ fn a_folder_of_another_version_is_refused_by_number() {
 
 #[test]
 fn a_port_in_use_is_named() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     market.souk(&["testnet", "down"]).done();
     let file = market.folder().join("net/validator-1/validator.json");
     let text = fs::read_to_string(&file).unwrap();

@@ -69,7 +69,7 @@ fn assert_key_is_hidden(seller: &Seller) {
 
 #[test]
 fn an_engine_behind_tls_is_resold_with_a_key_that_no_buyer_sees() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let engine = start_engine(Manner::Well);
     let key = write_key(&market);
     let init = |more: &[&str]| {
@@ -107,7 +107,7 @@ fn an_engine_behind_tls_is_resold_with_a_key_that_no_buyer_sees() {
 
 #[test]
 fn a_refused_key_is_told_to_its_owner_and_to_no_buyer() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let engine = start_engine(Manner::Revoked);
     let seller = resell(&market, &engine);
     let server = Server::run(&market, &[]);
@@ -128,7 +128,7 @@ fn a_refused_key_is_told_to_its_owner_and_to_no_buyer() {
 
 #[test]
 fn a_redirect_is_not_followed_and_the_key_stays() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let engine = start_engine(Manner::Moved);
     let _seller = resell(&market, &engine);
     let server = Server::run(&market, &[]);

@@ -56,7 +56,7 @@ fn kill_in_the_middle(
 
 #[test]
 fn a_served_model_and_an_engine_are_sold_side_by_side_and_answers_outlive_their_providers() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let engine = Engine::start(Manner::Slow);
     let mut slow = sell_slots(&market, "slow", &engine, "0.1", "4");
     let own = serve(&market, "own", "0.2");

@@ -8,7 +8,7 @@ use crate::common::{Market, SOUK, kill};
 
 #[test]
 fn any_account_of_a_testnet_is_funded_by_its_name_or_its_key() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let buyer = market.account_of("buyer");
     let before = market.available(&buyer);
     let funded = market.souk(&["testnet", "fund", "buyer", "7.5"]).done();
@@ -54,7 +54,7 @@ fn nodes_of_a_testnet_that_runs_are_killed_and_come_back_and_the_market_goes_on(
 
 #[test]
 fn kills_end_when_told_to_and_where_no_testnet_runs() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let started = Command::new(SOUK)
         .arg("--dir")
         .arg(market.path("net"))

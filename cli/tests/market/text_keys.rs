@@ -56,7 +56,7 @@ fn micro(value: &Value) -> u64 {
 
 #[test]
 fn a_hundred_requests_at_once_on_one_key_stay_within_its_budget() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let engine = Engine::start(Manner::Well);
     let _seller = sell_slots(&market, "atlas", &engine, "0.2", "8");
     let server = Server::run(&market, &[]);
@@ -117,7 +117,7 @@ fn a_hundred_requests_at_once_on_one_key_stay_within_its_budget() {
 
 #[test]
 fn a_key_is_held_to_its_models_and_rates_and_to_its_revocation() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let engine = Engine::start(Manner::Well);
     let _seller = sell_slots(&market, "atlas", &engine, "0.2", "2");
     let server = Server::run(&market, &[]);
@@ -162,7 +162,7 @@ fn a_key_is_held_to_its_models_and_rates_and_to_its_revocation() {
 
 #[test]
 fn a_server_that_is_killed_counts_what_it_promised_and_another_goes_on() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let engine = Engine::start(Manner::Slow);
     let _seller = sell_slots(&market, "atlas", &engine, "0.2", "4");
     let mut server = Server::run(&market, &[]);

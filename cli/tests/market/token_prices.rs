@@ -34,7 +34,7 @@ fn receipts(seller: &Seller) -> Vec<String> {
 
 #[test]
 fn a_request_pays_the_stated_prices_of_input_and_of_what_it_repeats() {
-    let market = Market::up();
+    let market = Market::with_one_provider();
     let engine = Engine::start(Manner::Well);
     let folder = market.path("net/dear");
     let wrong = |options: &[&str]| {
