@@ -58,6 +58,9 @@ const MAPPED_BYTES: usize = 31 << 20;
 /// Memory touched before a job arrives: as much as a small job uses.
 const TOUCHED_BYTES: usize = 16 << 20;
 
+/// The smallest page of the systems that souk runs on.
+const PAGE_BYTES: usize = 4096;
+
 /// Content held for the job: the process's own limit is the effective one.
 const CONTENT_BYTES_MAX: u64 = u64::MAX;
 
@@ -175,9 +178,12 @@ fn warm_up(runner: &Runner) {
     // If there is no room for this block, a job cannot keep it either.
     let _ = mapped.try_reserve_exact(MAPPED_BYTES);
     drop(black_box(mapped));
-    let mut touched = Vec::new();
+    let mut touched = Vec::<u8>::new();
     if touched.try_reserve_exact(TOUCHED_BYTES).is_ok() {
-        touched.resize(TOUCHED_BYTES, 1_u8);
+        // A byte of each page is enough for the system to provide the page.
+        for byte in touched.spare_capacity_mut().iter_mut().step_by(PAGE_BYTES) {
+            byte.write(1);
+        }
     }
     drop(black_box(touched));
     for (_, device) in runner.devices() {
