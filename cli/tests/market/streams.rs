@@ -106,7 +106,7 @@ fn a_stream_keeps_two_providers_at_work_and_answers_in_order() {
     make_two_real(&market);
     // Requests so large that devices compute for longer than tensors travel, and so small that a
     // busy machine answers all of them within the leases that an idle one was measured for.
-    let means = Means::with_rows(&market, COUNT, ROWS / 4);
+    let means = Means::write(&market, COUNT);
     let (out, trace) = (market.path("out"), market.path("trace.json"));
     let mut arguments = means.submit(&out);
     arguments.extend(["--trace", &trace, "--real", "--wait", "30"]);
