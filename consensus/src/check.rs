@@ -123,6 +123,9 @@ pub enum Fault {
     /// It changes the members against the machine's state.
     #[error("it makes a change of members that was not ordered: {0}")]
     Unordered(MemberChange),
+    /// It states how the members leave a joint configuration, so that they could stay in it.
+    #[error("it could keep the members in a joint configuration for ever")]
+    Joint,
     /// It changes a member with the id 0, which no replica can have.
     #[error("it changes a member with the id 0")]
     NoMember,

@@ -2,15 +2,17 @@
 //! once they have caught up, and removes replicas. It can make several changes jointly.
 //!
 //! A change is an entry like any other and takes effect when replicas apply it. raft-rs leaves the
-//! joint configuration by itself. A removed id can never be used again, because its disk can be
-//! gone, and its votes and acknowledgements with it.
+//! joint configuration by itself, with a change that has no step. A change can ask raft-rs not to
+//! leave it, after which no other change would be possible, so replicas refuse such a change. A
+//! removed id can never be used again, because its disk can be gone, and its votes and
+//! acknowledgements with it.
 
 use std::collections::BTreeSet;
 
 use protobuf::Message as _;
 use raft::eraftpb::{
-    ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry, EntryType, Message,
-    MessageType,
+    ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, ConfState, Entry,
+    EntryType, Message, MessageType,
 };
 
 use super::{Accusation, Replica, StepError};
@@ -32,6 +34,9 @@ pub enum ChangeError {
         /// The leader, if this replica knows it.
         leader: Option<ReplicaId>,
     },
+    /// The change has no step.
+    #[error("the change names no replica")]
+    Empty,
     /// Another change is not finished.
     #[error("another membership change is under way")]
     UnderWay,
@@ -60,7 +65,7 @@ pub enum ChangeError {
         last: LogIndex,
     },
     /// No voter would remain.
-    #[error("a group keeps at least one voter")]
+    #[error("a group must keep at least one voter")]
     NobodyLeft,
     /// raft-rs dropped the proposal.
     #[error("the leader accepts no change at the moment: try again shortly")]
@@ -92,19 +97,16 @@ impl<M: StateMachine> Replica<M> {
                 leader: self.leader(),
             });
         }
+        if changes.is_empty() {
+            return Err(ChangeError::Empty);
+        }
         if self.raw.raft.has_pending_conf() || !self.members().get_voters_outgoing().is_empty() {
             return Err(ChangeError::UnderWay);
         }
         for change in changes {
             self.admit_change(*change)?;
         }
-        let voters = self
-            .members()
-            .get_voters()
-            .iter()
-            .filter_map(|id| ReplicaId::new(*id));
-        let mut left = voters.filter(|id| !changes.contains(&MemberChange::Remove(*id)));
-        if left.next().is_none() {
+        if !self.has_voter_after(changes) {
             return Err(ChangeError::NobodyLeft);
         }
         let mut change = ConfChangeV2::default();
@@ -118,6 +120,18 @@ impl<M: StateMachine> Replica<M> {
         let proposed = self.raw.propose_conf_change(Vec::new(), change);
         self.settle_elections();
         proposed.map_err(|_| ChangeError::Dropped)
+    }
+
+    /// Returns whether a voter remains after the changes, in their order.
+    fn has_voter_after(&self, changes: &[MemberChange]) -> bool {
+        let mut voters: BTreeSet<u64> = self.members().get_voters().iter().copied().collect();
+        for change in changes {
+            match change {
+                MemberChange::Promote(id) => voters.insert(id.get()),
+                MemberChange::AddLearner(id) | MemberChange::Remove(id) => voters.remove(&id.get()),
+            };
+        }
+        !voters.is_empty()
     }
 
     /// Asks the leader to transfer its leadership to a voter.
@@ -262,6 +276,9 @@ impl<M: StateMachine> Replica<M> {
     fn find_unordered(&self, entry: &Entry) -> Option<Fault> {
         let change = ConfChangeV2::parse_from_carllerche_bytes(&entry.data);
         let change = change.expect("what can't be read was not admitted");
+        if !is_left_by_raft(&change) {
+            return Some(Fault::Joint);
+        }
         let judge = |single: &ConfChangeSingle| match member_change(single) {
             None => Some(Fault::NoMember),
             Some(change) => {
@@ -280,7 +297,7 @@ impl<M: StateMachine> Replica<M> {
         let is_sound = |single: &ConfChangeSingle| {
             member_change(single).is_some_and(|change| self.is_applicable(change))
         };
-        if !change.get_changes().iter().all(is_sound) {
+        if !is_left_by_raft(change) || !change.get_changes().iter().all(is_sound) {
             return false;
         }
         let before = self.members().clone();
@@ -344,6 +361,12 @@ fn to_single_change(change: &MemberChange) -> ConfChangeSingle {
     };
     single.set_change_type(kind);
     single
+}
+
+/// Returns whether raft leaves the joint configuration of a change by itself. With this transition,
+/// a change without a step is the one that leaves, and has no other effect.
+fn is_left_by_raft(change: &ConfChangeV2) -> bool {
+    change.get_transition() == ConfChangeTransition::Auto
 }
 
 /// Converts a raft change; returns `None` for the id 0.

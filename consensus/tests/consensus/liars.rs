@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{
-    ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry, EntryType, HardState,
-    Message, MessageType,
+    ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, ConfState, Entry,
+    EntryType, HardState, Message, MessageType,
 };
 use souk_consensus::manifest::{Manifest, SnapshotOffer};
-use souk_consensus::replica::{Proposal, StepError};
+use souk_consensus::replica::{ChangeError, Proposal, StepError};
 use souk_consensus::snapshot::{LogGrowth, SnapshotParts};
 use souk_consensus::store::Recovery;
 use souk_consensus::wire::{Envelope, PeerMessage};
@@ -152,15 +152,20 @@ impl Group {
     }
 
     fn start(&mut self, number: u64, snapshot: Snapshot) {
+        self.start_with_log(number, snapshot, Vec::new());
+    }
+
+    /// Starts a replica whose disk has a snapshot and committed entries after it.
+    fn start_with_log(&mut self, number: u64, snapshot: Snapshot, entries: Vec<Entry>) {
         let hard_state = HardState {
             term: snapshot.term.0,
-            commit: snapshot.index.0,
+            commit: snapshot.index.0 + entries.len() as u64,
             ..HardState::default()
         };
         let recovered = Recovery {
             hard_state,
             snapshot,
-            entries: Vec::new(),
+            entries,
             incarnation: Incarnation(1),
             cut: None,
         };
@@ -498,15 +503,20 @@ fn single(kind: ConfChangeType, id: u64) -> ConfChangeSingle {
     single
 }
 
+/// Builds a change of members with several steps.
+fn joint_change(singles: Vec<ConfChangeSingle>) -> ConfChangeV2 {
+    let mut change = ConfChangeV2::default();
+    change.set_changes(singles.into());
+    change
+}
+
 /// An append of `from` that changes the members, and says that all of it is committed.
-fn append(from: u64, to: &Replica<Lines>, changes: Vec<Vec<ConfChangeSingle>>) -> Bytes {
+fn append(from: u64, to: &Replica<Lines>, changes: &[ConfChangeV2]) -> Bytes {
     let (last, term) = {
         let last = to.log().last_entry_index();
         (last, to.log().term_at(last).unwrap())
     };
-    let entry = |(place, singles): (u64, Vec<ConfChangeSingle>)| {
-        let mut change = ConfChangeV2::default();
-        change.set_changes(singles.into());
+    let entry = |(place, change): (u64, &ConfChangeV2)| {
         let mut entry = Entry {
             term: 99,
             index: last.0 + 1 + place,
@@ -553,8 +563,9 @@ fn a_liar_throws_nobody_out() {
         vec![vec![single(ConfChangeType::RemoveNode, 0)]],
     ];
     for attack in attacks {
+        let attack: Vec<ConfChangeV2> = attack.into_iter().map(joint_change).collect();
         for to in &honest {
-            let bytes = append(liar, &group.replicas[to], attack.clone());
+            let bytes = append(liar, &group.replicas[to], &attack);
             group.replica(*to).step(NOW, id(liar), bytes).unwrap_err();
             let accusation = group.replica(*to).status().accusation.unwrap();
             assert_eq!(accusation.leader, Some(id(liar)));
@@ -568,6 +579,75 @@ fn a_liar_throws_nobody_out() {
     }
     group.write("+two;", 1);
     assert_eq!(group.agree(), "+one;+two;");
+}
+
+#[test]
+fn a_liar_keeps_nobody_in_a_joint_configuration() {
+    use ConfChangeTransition::{Explicit, Implicit};
+    let ordered = vec![single(ConfChangeType::AddLearnerNode, 4)];
+    for (transition, steps) in [
+        (Explicit, Vec::new()),
+        (Explicit, ordered.clone()),
+        (Implicit, Vec::new()),
+        (Implicit, ordered.clone()),
+    ] {
+        let (mut group, leader) = Group::led(3);
+        group.write("+admit4;", 1);
+        group.agree();
+        let liar = leader % 3 + 1;
+        let mut change = joint_change(steps);
+        change.set_transition(transition);
+        for to in (1..=3).filter(|it| *it != liar) {
+            let bytes = append(liar, &group.replicas[&to], &[change.clone()]);
+            let refused = group.replica(to).step(NOW, id(liar), bytes).unwrap_err();
+            assert!(matches!(refused, StepError::Unordered(_)), "{refused}");
+        }
+        group.settle();
+        group.change(MemberChange::AddLearner(id(4)));
+        group.run_until(|group| {
+            let members = group.replicas[&leader].status().members;
+            (members.get_learners() == [4]).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_joint_configuration_that_is_in_the_log_has_no_effect() {
+    let mut group = Group::of(1);
+    let genesis = Replica::genesis_snapshot(&[id(1)], &Lines::default());
+    let mut change = joint_change(Vec::new());
+    change.set_transition(ConfChangeTransition::Explicit);
+    let mut entry = Entry {
+        term: genesis.term.0,
+        index: genesis.index.0 + 1,
+        data: change.write_to_bytes().unwrap().into(),
+        ..Entry::default()
+    };
+    entry.set_entry_type(EntryType::EntryConfChangeV2);
+    group.start_with_log(1, genesis, vec![entry]);
+    group.run_until(Group::leader);
+    let members = group.replica(1).status().members;
+    assert!(members.get_voters_outgoing().is_empty(), "{members:?}");
+}
+
+#[test]
+fn a_single_voter_hands_over_to_the_replica_that_it_promotes() {
+    let (mut group, leader) = Group::led(1);
+    group.write("+admit2;+remove1;", 1);
+    group.change(MemberChange::AddLearner(id(2)));
+    group.start(2, Snapshot::new_empty());
+    group.agree();
+    let refused = group.replica(leader).change_members(&[]);
+    assert_eq!(refused, Err(ChangeError::Empty));
+    let alone = [MemberChange::Remove(id(1))];
+    let refused = group.replica(leader).change_members(&alone);
+    assert_eq!(refused, Err(ChangeError::NobodyLeft));
+    let changes = [MemberChange::Promote(id(2)), MemberChange::Remove(id(1))];
+    group.replica(leader).change_members(&changes).unwrap();
+    group.run_until(|group| {
+        let members = group.replicas[&2].status().members;
+        (members.get_voters() == [2] && members.get_voters_outgoing().is_empty()).then_some(())
+    });
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl World {
         if let Forgery::Leader(accusation) = forgery
             && matches!(
                 accusation.found.fault,
-                Fault::Unordered(_) | Fault::NoMember
+                Fault::Unordered(_) | Fault::NoMember | Fault::Joint
             )
         {
             self.counts.changes_refused += 1;
