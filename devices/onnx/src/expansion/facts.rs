@@ -47,6 +47,9 @@ const MOVES: &[&str] = &[
 /// The tensors of a list, in order.
 pub(super) type List = Rc<[String]>;
 
+/// The sizes of a tensor along its axes, as far as known.
+type Sizes = Vec<Option<i64>>;
+
 /// The facts about a graph's values.
 pub(super) struct Facts {
     pub opset: i64,
@@ -57,7 +60,7 @@ pub(super) struct Facts {
     /// Small constants of integers.
     ints: BTreeMap<String, Vec<i64>>,
     /// Sizes of values, as far as known.
-    dims: BTreeMap<String, Vec<Option<i64>>>,
+    dims: BTreeMap<String, Sizes>,
     /// The tensors of each list.
     lists: BTreeMap<String, List>,
     /// How many more list tensors the expansion can follow.
@@ -208,24 +211,22 @@ impl Facts {
         Ok(())
     }
 
-    /// Notes the sizes of a node's output, if they are those of an input, or differ only in the
-    /// last size.
+    /// Notes the sizes of a node's output, if they are those of an input, of a product or of a
+    /// broadcast.
     fn follow_dims(&mut self, node: &NodeProto) {
-        let of = |index| self.dims.get(node.input_name(index)?);
+        let of = |index| self.input_sizes(node, index);
         let made = match (
             node.op_type(),
             OperatorSchema::for_operator(node.op_type()).extents,
         ) {
-            ("MatMul", _) => of(0).zip(of(1)).and_then(|(left, right)| {
-                let mut dims = left.clone();
-                *dims.last_mut()? = *right.last()?;
-                Some(dims)
-            }),
-            (_, Extents::OfFirst) => of(0).cloned(),
-            (_, Extents::Broadcast) => match (of(0), of(1)) {
-                (Some(left), Some(right)) if right.len() > left.len() => Some(right.clone()),
-                (left, _) => left.cloned(),
-            },
+            ("MatMul", _) => of(0)
+                .zip(of(1))
+                .and_then(|(left, right)| product_sizes(&left, &right)),
+            (_, Extents::OfFirst) => of(0),
+            (_, Extents::Broadcast) => {
+                let inputs: Option<Vec<Sizes>> = (0..node.input.len()).map(of).collect();
+                inputs.map(|inputs| broadcast_sizes(&inputs))
+            }
             _ => None,
         };
         if let (Some(dims), Some(name)) = (made, node.output.first())
@@ -233,6 +234,13 @@ impl Facts {
         {
             self.dims.insert(name.clone(), dims);
         }
+    }
+
+    /// Returns the sizes of a node's input, all of them unknown if only its rank is known.
+    fn input_sizes(&self, node: &NodeProto, index: usize) -> Option<Sizes> {
+        let name = node.input_name(index)?;
+        let of_rank = || Some(vec![None; self.rank(name)?]);
+        self.dims.get(name).cloned().or_else(of_rank)
     }
 
     pub fn rank(&self, name: &str) -> Option<usize> {
@@ -291,6 +299,41 @@ fn add_reads<'a>(graph: &'a GraphProto, names: &mut BTreeSet<&'a str>) {
 fn select_entries<T: Clone>(map: &BTreeMap<String, T>, names: &[&str]) -> BTreeMap<String, T> {
     let found = names.iter().filter_map(|name| map.get_key_value(*name));
     found.map(|(name, it)| (name.clone(), it.clone())).collect()
+}
+
+/// Returns the sizes to which tensors of these sizes broadcast.
+fn broadcast_sizes(inputs: &[Sizes]) -> Sizes {
+    let rank = inputs.iter().map(Vec::len).max().unwrap_or(0);
+    let size = |axis: usize| {
+        // A tensor of lower rank lacks the first axes.
+        let along = |sizes: &Sizes| {
+            let own = (axis + sizes.len()).checked_sub(rank);
+            own.map_or(Some(1), |own| sizes[own])
+        };
+        let mut others = inputs.iter().map(along).filter(|size| *size != Some(1));
+        // A size other than 1 decides, also over unknown ones.
+        let decided = others.clone().flatten().next();
+        decided.or_else(|| others.next().is_none().then_some(1))
+    };
+    (0..rank).map(size).collect()
+}
+
+/// Returns the sizes of a product of matrices or vectors: those of its batch, then the rows of the
+/// left side and the columns of the right one. A vector has neither.
+fn product_sizes(left: &Sizes, right: &Sizes) -> Option<Sizes> {
+    let (_, left) = left.split_last()?;
+    let (rows, left_batch) = match left.split_last() {
+        Some((rows, batch)) => (Some(*rows), batch),
+        None => (None, left),
+    };
+    let (columns, right_batch) = match right.as_slice() {
+        [] => return None,
+        [_] => (None, &[][..]),
+        [batch @ .., _, columns] => (Some(*columns), batch),
+    };
+    let mut sizes = broadcast_sizes(&[left_batch.to_vec(), right_batch.to_vec()]);
+    sizes.extend(rows.into_iter().chain(columns));
+    Some(sizes)
 }
 
 fn known_size(dim: &Dimension) -> Option<i64> {

@@ -202,3 +202,69 @@ fn weights_of_four_bits_keep_their_bytes() {
         .collect();
     assert_eq!(scales[0].i, Some(16));
 }
+
+/// Declares a tensor with sizes, of which a negative one is unknown.
+fn sized(name: &str, elem: DataType, sizes: &[i64]) -> ValueInfoProto {
+    let dimension = |&size: &i64| crate::Dimension {
+        value: (size >= 0).then_some(crate::DimensionValue::DimValue(size)),
+        ..crate::Dimension::default()
+    };
+    let dims = sizes.iter().map(dimension).collect();
+    ValueInfoProto::new_tensor(name, elem as i32, Some(dims))
+}
+
+/// Returns the size of a node's output along an axis, as the expansion of a list of its parts shows
+/// it; the inputs have these sizes. `None` if the expansion leaves the list to the run.
+fn inferred_size(operator: &str, inputs: &[&[i64]], axis: i64) -> Option<i64> {
+    let names: Vec<String> = (0..inputs.len()).map(|index| format!("x{index}")).collect();
+    let declared: Vec<ValueInfoProto> = names
+        .iter()
+        .zip(inputs)
+        .map(|(name, sizes)| sized(name, DataType::Float, sizes))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let nodes = vec![
+        NodeProto::for_operator(operator, &names, "c"),
+        NodeProto::for_operator("SplitToSequence", &["c"], "list").with("axis", axis),
+        NodeProto::for_operator("SequenceLength", &["list"], "length"),
+    ];
+    let mut given = model(nodes, &declared, &[value("length", DataType::Int64, 0)]);
+    expand_model(&mut given).unwrap();
+    let nodes = given.graph.unwrap().node;
+    let last = nodes.last().unwrap();
+    let length = crate::constant_value(last)?;
+    Some(length.to_vec::<i64>().unwrap()[0])
+}
+
+#[test]
+fn the_sizes_of_an_output_are_those_to_which_all_inputs_broadcast() {
+    assert_eq!(inferred_size("Add", &[&[1, 4], &[3, 4]], 0), Some(3));
+    assert_eq!(inferred_size("Add", &[&[3, 4], &[4]], 0), Some(3));
+    assert_eq!(inferred_size("Add", &[&[4], &[3, 1]], 1), Some(4));
+    assert_eq!(inferred_size("Sum", &[&[1], &[1], &[5]], 0), Some(5));
+    assert_eq!(
+        inferred_size("Max", &[&[1, 1], &[1, 1], &[2, 1]], 0),
+        Some(2)
+    );
+    assert_eq!(
+        inferred_size("Where", &[&[1, 1], &[2, 1], &[1, 6]], 1),
+        Some(6)
+    );
+    assert_eq!(inferred_size("Add", &[&[1, 4], &[-1, 4]], 0), None);
+    assert_eq!(inferred_size("Add", &[&[3, 4], &[-1, 4]], 0), Some(3));
+    assert_eq!(inferred_size("Add", &[&[1, 4], &[1, 4]], 0), Some(1));
+}
+
+#[test]
+fn the_sizes_of_a_product_come_from_both_sides() {
+    assert_eq!(inferred_size("MatMul", &[&[5, 4], &[4, 6]], 1), Some(6));
+    assert_eq!(inferred_size("MatMul", &[&[5, 4], &[3, 4, 6]], 0), Some(3));
+    assert_eq!(
+        inferred_size("MatMul", &[&[1, 5, 4], &[3, 4, 6]], 0),
+        Some(3)
+    );
+    assert_eq!(inferred_size("MatMul", &[&[2, 5, 4], &[4, 6]], 1), Some(5));
+    assert_eq!(inferred_size("MatMul", &[&[4], &[3, 4, 6]], 0), Some(3));
+    assert_eq!(inferred_size("MatMul", &[&[4], &[4, 6]], 0), Some(6));
+    assert_eq!(inferred_size("MatMul", &[&[3, 5, 4], &[4]], 1), Some(5));
+}
