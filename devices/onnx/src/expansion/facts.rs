@@ -187,6 +187,7 @@ impl Facts {
         if reads_text && plain && !matches!(node.op_type(), "Equal" | "Shape" | "Size") {
             node.output.iter().for_each(|name| texts.mark_text(name));
         }
+        mark_body_texts(node, texts);
         if node.op_type() == "Constant"
             && let Some(name) = node.output.first()
         {
@@ -283,6 +284,20 @@ impl Facts {
     /// Returns a constant whose bytes can be reinterpreted.
     pub fn constant(&self, name: &str) -> Option<&TensorProto> {
         self.constants.get(name)
+    }
+}
+
+/// Marks the outputs of a node for which its bodies return texts.
+fn mark_body_texts(node: &NodeProto, texts: &mut Texts) {
+    // The first result of a loop's body says whether the loop goes on.
+    let first = usize::from(node.op_type() == "Loop");
+    for body in node.subgraphs() {
+        let results = body.output.iter().skip(first);
+        for (result, output) in results.zip(&node.output) {
+            if texts.is_text(result.name()) {
+                texts.mark_text(output);
+            }
+        }
     }
 }
 

@@ -268,3 +268,57 @@ fn the_sizes_of_a_product_come_from_both_sides() {
     assert_eq!(inferred_size("MatMul", &[&[4], &[4, 6]], 0), Some(6));
     assert_eq!(inferred_size("MatMul", &[&[3, 5, 4], &[4]], 1), Some(5));
 }
+
+/// Builds a body without inputs that moves values of the graph around it.
+fn moving_body(moves: &[(&str, &str)]) -> GraphProto {
+    let node = |(from, to): &(&str, &str)| NodeProto::for_operator("Identity", &[from], to);
+    let output = |(_, to): &(&str, &str)| ValueInfoProto::new_tensor(*to, 0, None);
+    GraphProto {
+        node: moves.iter().map(node).collect(),
+        output: moves.iter().map(output).collect(),
+        ..GraphProto::default()
+    }
+}
+
+fn with_body(mut node: NodeProto, name: &str, body: GraphProto) -> NodeProto {
+    node.attribute.push(AttributeProto {
+        name: Some(name.to_owned()),
+        g: Some(body),
+        ..AttributeProto::default()
+    });
+    node
+}
+
+#[test]
+fn texts_that_a_body_returns_stay_texts() {
+    let inputs = [
+        value("s", DataType::String, 1),
+        value("t", DataType::String, 1),
+        value("c", DataType::Bool, 0),
+        value("n", DataType::Int64, 0),
+    ];
+    let [then, other] = [("s", "a"), ("t", "b")].map(|both| moving_body(&[both]));
+    let chosen = NodeProto::for_operator("If", &["c"], "y");
+    let chosen = with_body(chosen, "then_branch", then);
+    let chosen = with_body(chosen, "else_branch", other);
+    let repeated = NodeProto::for_operator("Loop", &["n", ""], "y");
+    let repeated = with_body(
+        repeated,
+        "body",
+        moving_body(&[("c", "again"), ("s", "row")]),
+    );
+    let scanned = node("", "Scan", &["n"], &["rest", "y"]);
+    let scanned = with_body(
+        scanned,
+        "body",
+        moving_body(&[("n", "state"), ("s", "row")]),
+    );
+    for made in [chosen, repeated, scanned] {
+        let cast = NodeProto::for_operator("Cast", &["y"], "z").with("to", DataType::Float as i64);
+        let error = expand_model(&mut model(vec![made.clone(), cast], &inputs, &[])).unwrap_err();
+        let (node, operator) = ("z".to_owned(), "Cast".to_owned());
+        assert_eq!(error, ExpansionError::Text { node, operator });
+        let moved = NodeProto::for_operator("Identity", &["y"], "z");
+        expand_model(&mut model(vec![made, moved], &inputs, &[])).unwrap();
+    }
+}
