@@ -268,8 +268,7 @@ fn expand_grouped(body: &mut ExpansionBuilder<'_>) -> Option<()> {
             parts.value = value.to_owned();
         }
         _ => {
-            let width = body.input_width(0)? / (heads[0] + 2 * heads[1]);
-            let sizes = [heads[0], heads[1], heads[1]].map(|heads| heads * width);
+            let sizes = packed_sizes(body.input_width(0)?, heads)?;
             let mut thirds = body.split_last_axis(&parts.query, &sizes).into_iter();
             parts.query = thirds.next()?;
             parts.key = thirds.next()?;
@@ -286,6 +285,18 @@ fn expand_grouped(body: &mut ExpansionBuilder<'_>) -> Option<()> {
         .enumerate()
         .for_each(|(index, value)| body.set_output(index, value));
     Some(())
+}
+
+/// Returns the widths of the queries, keys and values that a packed input of this width holds, with
+/// these numbers of heads for the queries and for the others.
+fn packed_sizes(width: i64, heads: [i64; 2]) -> Option<[i64; 3]> {
+    let [query, own] = heads;
+    if query <= 0 || own <= 0 {
+        return None;
+    }
+    let all = own.checked_mul(2)?.checked_add(query)?;
+    let each = Some(width / all).filter(|each| *each > 0)?;
+    Some([query * each, own * each, own * each])
 }
 
 /// Returns the positions of the first input's tokens, which follow the past ones.

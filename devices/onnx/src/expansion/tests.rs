@@ -322,3 +322,24 @@ fn texts_that_a_body_returns_stay_texts() {
         expand_model(&mut model(vec![made, moved], &inputs, &[])).unwrap();
     }
 }
+
+#[test]
+fn attention_without_heads_stays_as_it_is() {
+    let x = sized("x", DataType::Float, &[1, 2, 24]);
+    for (heads, own) in [
+        (0, 0),
+        (2, -1),
+        (-2, 1),
+        (1, -1),
+        (4, 0),
+        (1, i64::MAX),
+        (i64::MIN, 1 << 62),
+    ] {
+        let attention = node(RUNTIME_DOMAIN, "GroupQueryAttention", &["x"], &["y"])
+            .with("num_heads", heads)
+            .with("kv_num_heads", own);
+        let mut given = model(vec![attention.clone()], std::slice::from_ref(&x), &[]);
+        expand_model(&mut given).unwrap();
+        assert_eq!(given.graph.unwrap().node, [attention], "{heads} and {own}");
+    }
+}
