@@ -5,6 +5,7 @@
 //! - `'a text' % values` becomes the equivalent filter `format`.
 //! - Operands of `+` that may be lists pay fuel ([`super::sums`]).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::sums::{text_end, wrap_summands};
@@ -31,7 +32,7 @@ pub(super) fn adapt_source(source: &str) -> String {
         };
         let code = &source[inner..end];
         text.push_str(open);
-        match (kind, first_word(code)) {
+        match (kind, trim_block_code(code)) {
             (2, _) => text.push_str(code),
             (0, "raw") => {
                 let rest = &source[end..];
@@ -43,10 +44,11 @@ pub(super) fn adapt_source(source: &str) -> String {
             }
             (0, "generation") => text.push_str(&code.replacen("generation", "with", 1)),
             (0, "endgeneration") => text.push_str(&code.replacen("endgeneration", "endwith", 1)),
-            _ => text.push_str(&wrap_summands(
-                &replace_format_operators(code, DEPTH_MAX),
-                kind == 0,
-            )),
+            _ => {
+                let block = BlockCode::scan_brackets(code);
+                let code = block.replace_format_operators(0..code.len(), DEPTH_MAX);
+                text.push_str(&wrap_summands(&code, kind == 0));
+            }
         }
         at = end;
     }
@@ -63,8 +65,8 @@ fn next_block(source: &str, from: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// Returns the first word of a block.
-fn first_word(code: &str) -> &str {
+/// Returns the code of a block without the marks for whitespace and the spaces at its ends.
+fn trim_block_code(code: &str) -> &str {
     code.trim_start_matches(['-', '+'])
         .trim_end_matches(['-', '+'])
         .trim()
@@ -92,60 +94,109 @@ fn block_end(source: &str, from: usize, close: &str) -> usize {
     source.len()
 }
 
-/// Returns the code with `%` on texts replaced by the filter `format`, up to `depth` levels of
-/// nesting.
-fn replace_format_operators(code: &str, depth: usize) -> String {
-    let (mut text, mut at) = (String::with_capacity(code.len()), 0);
-    while let Some(letter) = code[at..].chars().next() {
-        if letter != '\'' && letter != '"' {
-            text.push(letter);
-            at += letter.len_utf8();
-            continue;
-        }
-        let end = text_end(code, at);
-        let literal = &code[at..end];
-        at = end;
-        match (depth > 0)
-            .then(|| format_operand_range(code, end))
-            .flatten()
-        {
-            Some(values) => {
-                at = values.end;
-                let values = replace_format_operators(format_arguments(&code[values]), depth - 1);
-                text.push_str(&format!("({literal}|format({values}))"));
-            }
-            None => text.push_str(literal),
-        }
-    }
-    text
+/// The code of a block with the ends of its brackets, which one pass finds: to look for an end from
+/// each bracket would take the square of the code's length.
+struct BlockCode<'a> {
+    code: &'a str,
+    /// The position after each closed bracket, by the position at which it opens.
+    bracket_ends: BTreeMap<usize, usize>,
 }
 
-/// Returns the range of the formatting expression after the text that ends here, if there is one.
-fn format_operand_range(code: &str, from: usize) -> Option<Range<usize>> {
-    let rest = code[from..].trim_start().strip_prefix('%')?;
-    let begin = code.len() - rest.trim_start().len();
-    let mut at = primary_end(code, begin)?;
-    loop {
-        let rest = &code[at..];
-        let next = at + rest.len() - rest.trim_start().len();
-        at = match rest.trim_start().chars().next() {
-            Some('.') => name_end(code, next + 1)?,
-            Some('[' | '(') => bracket_end(code, next),
-            Some('|') => {
-                let name = code[next + 1..].trim_start();
-                name_end(code, code.len() - name.len())?
+impl<'a> BlockCode<'a> {
+    fn scan_brackets(code: &'a str) -> Self {
+        let (mut bracket_ends, mut open, mut at) = (BTreeMap::new(), Vec::new(), 0);
+        while let Some(letter) = code[at..].chars().next() {
+            let begin = at;
+            at = match letter {
+                '\'' | '"' => text_end(code, at),
+                _ => at + letter.len_utf8(),
+            };
+            match letter {
+                '(' | '[' | '{' => open.push(begin),
+                ')' | ']' | '}' => bracket_ends.extend(open.pop().map(|begin| (begin, at))),
+                _ => {}
             }
-            _ => return Some(begin..at),
-        };
+        }
+        Self { code, bracket_ends }
     }
-}
 
-/// Returns the end of a name, a number, a text or a bracketed expression.
-fn primary_end(code: &str, begin: usize) -> Option<usize> {
-    match code[begin..].chars().next()? {
-        '\'' | '"' => Some(text_end(code, begin)),
-        '(' | '[' | '{' => Some(bracket_end(code, begin)),
-        _ => name_end(code, begin),
+    /// Returns this part of the code with `%` on texts replaced by the filter `format`, up to
+    /// `depth` levels of nesting.
+    fn replace_format_operators(&self, part: Range<usize>, depth: usize) -> String {
+        let (mut text, mut at) = (String::with_capacity(part.len()), part.start);
+        let code = &self.code[..part.end];
+        while let Some(letter) = code[at..].chars().next() {
+            if letter != '\'' && letter != '"' {
+                text.push(letter);
+                at += letter.len_utf8();
+                continue;
+            }
+            let literal = at..text_end(code, at);
+            at = literal.end;
+            let operand = match depth {
+                0 => None,
+                _ => self.format_operand_range(literal.end, part.end),
+            };
+            let literal = &code[literal];
+            match operand {
+                Some(values) => {
+                    at = values.end;
+                    let values = self.format_arguments(values);
+                    let values = self.replace_format_operators(values, depth - 1);
+                    text.push_str(&format!("({literal}|format({values}))"));
+                }
+                None => text.push_str(literal),
+            }
+        }
+        text
+    }
+
+    /// Returns the range of the operand if a `%` follows the text that ends at `from`.
+    fn format_operand_range(&self, from: usize, end: usize) -> Option<Range<usize>> {
+        let code = &self.code[..end];
+        let rest = code[from..].trim_start().strip_prefix('%')?;
+        let begin = code.len() - rest.trim_start().len();
+        let mut at = self.primary_end(begin, end)?;
+        loop {
+            let rest = &code[at..];
+            let next = at + rest.len() - rest.trim_start().len();
+            at = match rest.trim_start().chars().next() {
+                Some('.') => name_end(code, next + 1)?,
+                Some('[' | '(') => self.bracket_end(next, end),
+                Some('|') => {
+                    let name = code[next + 1..].trim_start();
+                    name_end(code, code.len() - name.len())?
+                }
+                _ => return Some(begin..at),
+            };
+        }
+    }
+
+    /// Returns the end of a name, a number, a text or a bracketed expression.
+    fn primary_end(&self, begin: usize, end: usize) -> Option<usize> {
+        let code = &self.code[..end];
+        match code[begin..].chars().next()? {
+            '\'' | '"' => Some(text_end(code, begin)),
+            '(' | '[' | '{' => Some(self.bracket_end(begin, end)),
+            _ => name_end(code, begin),
+        }
+    }
+
+    /// Returns the end of the bracketed expression that opens here: at the latest `end`, if the
+    /// bracket is not closed.
+    fn bracket_end(&self, begin: usize, end: usize) -> usize {
+        let closed = self.bracket_ends.get(&begin).copied();
+        closed.map_or(end, |closed| closed.min(end))
+    }
+
+    /// Returns the arguments in an operand: a tuple is several, anything else is one.
+    fn format_arguments(&self, operand: Range<usize>) -> Range<usize> {
+        let is_tuple = self.code[operand.clone()].starts_with('(')
+            && self.bracket_ends.get(&operand.start) == Some(&operand.end);
+        match is_tuple {
+            true => operand.start + 1..operand.end - 1,
+            false => operand,
+        }
     }
 }
 
@@ -154,22 +205,4 @@ fn name_end(code: &str, begin: usize) -> Option<usize> {
     let rest = code.get(begin..)?;
     let length = rest.find(|letter| !is_part(letter)).unwrap_or(rest.len());
     (length > 0).then_some(begin + length)
-}
-
-/// Returns the end of the bracket that opens here.
-fn bracket_end(code: &str, begin: usize) -> usize {
-    let close = match code.as_bytes()[begin] {
-        b'(' => ")",
-        b'[' => "]",
-        _ => "}",
-    };
-    let end = block_end(code, begin + 1, close);
-    (end + 1).min(code.len())
-}
-
-/// Returns the arguments in a value: a tuple is several, anything else is one.
-fn format_arguments(values: &str) -> &str {
-    let inner = values.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
-    let inner = inner.filter(|_| bracket_end(values, 0) == values.len());
-    inner.unwrap_or(values)
 }

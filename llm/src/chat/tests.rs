@@ -186,21 +186,40 @@ fn lists_are_joined_as_far_as_conversations_go() {
 #[test]
 fn a_template_is_read_in_a_moment_whatever_it_holds() {
     let repeated = |piece: &str| piece.repeat(SOURCE_BYTES_MAX / piece.len());
-    for piece in [
+    let alone = [
         "{{a}}",
         "{{(",
         "{{ (",
         "{{'%s' % (",
         "{{ a+(",
         "{% raw %}",
+        "{% raw %}{% endraw",
         "{# ",
         "{{   ",
         "{{ '",
-    ] {
+    ];
+    let in_one_block = alone.map(|piece| "{{".to_owned() + &repeated(&piece[2..]));
+    let nested = [
+        ("''%(", ").!"),
+        ("''%[", "]|!"),
+        ("''%{", "}"),
+        ("''%(", ")"),
+        ("''%a(", ")'"),
+        ("(''%", ")"),
+    ];
+    let nested = nested.map(|(open, close)| {
+        let depth = (SOURCE_BYTES_MAX - "{{}}".len()) / (open.len() + close.len());
+        format!("{{{{{}{}}}}}", open.repeat(depth), close.repeat(depth))
+    });
+    let sources = alone.map(repeated).into_iter();
+    for source in sources.chain(in_one_block).chain(nested) {
         let began = Instant::now();
-        let _ = source::adapt_source(&repeated(piece));
-        let _ = source::adapt_source(&("{{".to_owned() + &repeated(&piece[2..])));
-        assert!(began.elapsed() < Duration::from_secs(5), "{piece}");
+        let _ = source::adapt_source(&source);
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{}",
+            &source[..20]
+        );
     }
 }
 
