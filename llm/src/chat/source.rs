@@ -35,11 +35,9 @@ pub(super) fn adapt_source(source: &str) -> String {
         match (kind, trim_block_code(code)) {
             (2, _) => text.push_str(code),
             (0, "raw") => {
-                let rest = &source[end..];
-                let raw = rest.find("endraw").unwrap_or(rest.len());
                 text.push_str(code);
-                text.push_str(&rest[..raw]);
-                at = end + raw;
+                at = find_raw_end(source, end);
+                text.push_str(&source[end..at]);
                 continue;
             }
             (0, "generation") => text.push_str(&code.replacen("generation", "with", 1)),
@@ -63,6 +61,17 @@ fn next_block(source: &str, from: usize) -> Option<(usize, usize)> {
         let is_open = |(open, _): &(&str, &str)| source[at..].starts_with(open);
         Some((at, BLOCKS.iter().position(is_open)?))
     })
+}
+
+/// Returns the position of the tag that ends the raw text after `from`. The word alone does not.
+fn find_raw_end(source: &str, from: usize) -> usize {
+    let mut tags = source[from..].match_indices("{%").map(|(at, _)| from + at);
+    let ends_raw = |at: &usize| {
+        let tag = source[at + 2..].trim_start_matches(['-', '+']).trim_start();
+        let rest = tag.strip_prefix("endraw").map(str::trim_start);
+        rest.is_some_and(|rest| rest.trim_start_matches(['-', '+']).starts_with("%}"))
+    };
+    tags.find(ends_raw).unwrap_or(source.len())
 }
 
 /// Returns the code of a block without the marks for whitespace and the spaces at its ends.

@@ -224,6 +224,14 @@ fn a_template_is_read_in_a_moment_whatever_it_holds() {
 }
 
 #[test]
+fn raw_text_ends_at_its_tag_and_not_at_a_word() {
+    let raw =
+        "{% raw %}endraw {{ 'a' % b }}{% generation %}{% endraws %}{%- endraw -%} {{ '%d' % 1 }}";
+    let text = "endraw {{ 'a' % b }}{% generation %}{% endraws %}1";
+    assert_eq!(rendered(raw, &[]).unwrap(), text);
+}
+
+#[test]
 fn with_tools_the_template_for_tools_is_taken() {
     let template = ChatTemplate {
         source: "plain".to_owned(),
