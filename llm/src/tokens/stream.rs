@@ -12,7 +12,7 @@ use super::{TokenError, Tokenizer};
 
 /// Maximum bytes of a run held back: more than any character has, combined ones included, so that a
 /// long text of bytes appears as it comes.
-const RUN_BYTES_MAX: usize = 64;
+pub(super) const RUN_BYTES_MAX: usize = 64;
 
 /// Converts tokens to text one by one.
 pub struct TextStream<'a> {

@@ -1,10 +1,14 @@
+//! Tests that a stream of tokens makes the same text as the decoder makes of all tokens at once,
+//! and that the reader of tokenisers refuses files on which its library would panic.
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::stream::RUN_BYTES_MAX;
 use super::*;
 
-/// A vocabulary of pieces, with a token for each byte, as Llama 2 has it.
-fn pieces() -> Tokenizer {
+/// Builds a tokeniser whose vocabulary has pieces and a token for each byte, as Llama 2 has it.
+fn build_piece_tokenizer() -> Tokenizer {
     let mut vocabulary = serde_json::Map::new();
     let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
     let words = ["▁Hi", "x", "▁a", "é", "▁"].map(str::to_owned);
@@ -33,8 +37,8 @@ fn pieces() -> Tokenizer {
     )
 }
 
-/// One of bytes that are letters, of words, or with another decoder.
-fn byte_level(decoder: Value) -> Tokenizer {
+/// Builds a tokeniser whose vocabulary has a letter for each byte and two words.
+fn build_byte_tokenizer(decoder: Value) -> Tokenizer {
     let letters = (0..=u8::MAX).map(|byte| {
         let unseen = |it: &u8| !matches!(it, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
         let number = match unseen(&byte) {
@@ -60,8 +64,8 @@ fn read(json: Value) -> Tokenizer {
     Tokenizer::read(json.to_string().as_bytes()).unwrap()
 }
 
-/// What a stream says of tokens in all.
-fn said(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
+/// Returns the whole text that a stream makes of tokens.
+fn stream_text(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
     let mut stream = tokenizer.stream();
     let pieces = tokens.iter().map(|token| stream.push(*token).unwrap());
     let mut text: String = pieces.collect();
@@ -69,17 +73,17 @@ fn said(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
     text
 }
 
-fn whole(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
+fn decode_whole(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
     tokenizer.0.decode(tokens, true).unwrap()
 }
 
-fn ids(tokenizer: &Tokenizer, words: &[&str]) -> Vec<u32> {
+fn token_ids(tokenizer: &Tokenizer, words: &[&str]) -> Vec<u32> {
     words.iter().map(|it| tokenizer.id(it).unwrap()).collect()
 }
 
 #[test]
 fn bytes_that_make_no_character_become_replacements_and_the_text_goes_on() {
-    let tokenizer = pieces();
+    let tokenizer = build_piece_tokenizer();
     let cases: [(&[&str], &str); 6] = [
         (&["<0x73>", "<0xBD>", "▁Hi"], "\u{fffd}\u{fffd} Hi"),
         (&["▁Hi", "<0xE4>", "<0xBD>", "<0xA0>", "x"], "Hi你x"),
@@ -89,22 +93,15 @@ fn bytes_that_make_no_character_become_replacements_and_the_text_goes_on() {
         (&["<0xE4>", "</s>", "<0xBD>", "<0xA0>"], "你"),
     ];
     for (words, text) in cases {
-        let tokens = ids(&tokenizer, words);
-        let given = (
-            said(&tokenizer, &tokens).trim_start().to_owned(),
-            whole(&tokenizer, &tokens).trim_start().to_owned(),
-        );
-        assert_eq!(
-            given,
-            (text.trim_start().to_owned(), given.0.clone()),
-            "{words:?}"
-        );
+        let tokens = token_ids(&tokenizer, words);
+        assert_eq!(stream_text(&tokenizer, &tokens), text, "{words:?}");
+        assert_eq!(decode_whole(&tokenizer, &tokens), text, "{words:?}");
     }
 }
 
 #[test]
 fn a_long_run_of_bytes_is_told_as_it_comes() {
-    let tokenizer = pieces();
+    let tokenizer = build_piece_tokenizer();
     let mut stream = tokenizer.stream();
     let written = "你好".repeat(40);
     let mut text = String::new();
@@ -112,9 +109,10 @@ fn a_long_run_of_bytes_is_told_as_it_comes() {
         let token = tokenizer.id(&format!("<0x{byte:02X}>")).unwrap();
         text.push_str(&stream.push(token).unwrap());
         assert!(
-            at - text.len() < 64,
-            "{} of {at} bytes were told",
-            text.len()
+            at + 1 - text.len() < RUN_BYTES_MAX,
+            "the stream returned {} of {} bytes",
+            text.len(),
+            at + 1
         );
     }
     assert_eq!(text + &stream.finish().unwrap(), written);
@@ -122,16 +120,17 @@ fn a_long_run_of_bytes_is_told_as_it_comes() {
 
 #[test]
 fn marks_are_told_where_they_are_asked_for() {
-    let tokenizer = pieces();
+    let tokenizer = build_piece_tokenizer();
     let mut stream = tokenizer.stream_with(&["</s>", "no mark"]);
-    let tokens = ids(&tokenizer, &["<s>", "▁Hi", "</s>"]);
+    let tokens = token_ids(&tokenizer, &["<s>", "▁Hi", "</s>"]);
     let text: String = tokens.iter().map(|it| stream.push(*it).unwrap()).collect();
     assert_eq!(text, "Hi</s>");
 }
 
 #[test]
 fn texts_are_neither_cut_nor_filled_up() {
-    let mut json: Value = serde_json::from_str(&pieces().to_json().unwrap()).unwrap();
+    let mut json: Value =
+        serde_json::from_str(&build_piece_tokenizer().to_json().unwrap()).unwrap();
     json["truncation"] = json!({ "direction": "Right", "max_length": 2,
         "strategy": "LongestFirst", "stride": 0 });
     json["padding"] = json!({ "strategy": { "Fixed": 1_000_000_000 }, "direction": "Right",
@@ -142,7 +141,8 @@ fn texts_are_neither_cut_nor_filled_up() {
 
 #[test]
 fn a_vocabulary_beyond_bounds_is_refused_by_name() {
-    let mut json: Value = serde_json::from_str(&pieces().to_json().unwrap()).unwrap();
+    let mut json: Value =
+        serde_json::from_str(&build_piece_tokenizer().to_json().unwrap()).unwrap();
     json["model"]["vocab"]["far"] = json!(4_000_000_000u32);
     let error = Tokenizer::read(json.to_string().as_bytes()).unwrap_err();
     assert!(error.to_string().contains("the id 4000000000"), "{error}");
@@ -150,7 +150,7 @@ fn a_vocabulary_beyond_bounds_is_refused_by_name() {
 
 #[test]
 fn a_token_alone_has_the_bytes_that_it_adds_to_a_text() {
-    let tokenizer = pieces();
+    let tokenizer = build_piece_tokenizer();
     for (word, bytes) in [("▁Hi", &b" Hi"[..]), ("<0xE4>", &[0xe4]), ("<s>", b"<s>")] {
         let token = tokenizer.id(word).unwrap();
         assert_eq!(tokenizer.bytes_of(token).unwrap(), bytes);
@@ -158,13 +158,13 @@ fn a_token_alone_has_the_bytes_that_it_adds_to_a_text() {
 }
 
 proptest! {
-    /// Up to a run that is longer than any is held back.
+    /// At most 59 tokens, because the stream would cut a run of 64 bytes.
     #[test]
     fn pieces_say_what_the_decoder_makes_of_all(
         tokens in prop::collection::vec(prop_oneof![0u32..264, 190u32..203, 258u32..264], 0..60),
     ) {
-        let tokenizer = pieces();
-        prop_assert_eq!(said(&tokenizer, &tokens), whole(&tokenizer, &tokens));
+        let tokenizer = build_piece_tokenizer();
+        prop_assert_eq!(stream_text(&tokenizer, &tokens), decode_whole(&tokenizer, &tokens));
     }
 
     #[test]
@@ -173,8 +173,8 @@ proptest! {
     ) {
         let decoder = json!({ "type": "ByteLevel", "add_prefix_space": true,
             "trim_offsets": true, "use_regex": true });
-        let tokenizer = byte_level(decoder);
-        prop_assert_eq!(said(&tokenizer, &tokens), whole(&tokenizer, &tokens));
+        let tokenizer = build_byte_tokenizer(decoder);
+        prop_assert_eq!(stream_text(&tokenizer, &tokens), decode_whole(&tokenizer, &tokens));
     }
 
     #[test]
@@ -186,12 +186,12 @@ proptest! {
             json!({ "type": "BPEDecoder", "suffix": "</w>" }),
             json!({ "type": "WordPiece", "prefix": "##", "cleanup": true }),
         ] {
-            said(&byte_level(decoder), &tokens);
+            stream_text(&build_byte_tokenizer(decoder), &tokens);
         }
     }
 }
 
-/// At each of these the library that reads tokenisers panics.
+/// The library that reads tokenisers would panic on each of these files.
 #[test]
 fn a_file_that_the_library_takes_for_granted_is_refused() {
     let file = |normalizer: &str, decoder: &str| {
