@@ -14,6 +14,14 @@ use super::{TokenError, Tokenizer};
 /// long text of bytes appears as it comes.
 pub(super) const RUN_BYTES_MAX: usize = 64;
 
+/// Tokens that a full window keeps. The last [`OPEN_LETTERS_MAX`] letters come from fewer tokens,
+/// because each comes from at most three bytes.
+const WINDOW_TOKENS_KEPT: usize = RUN_BYTES_MAX / 2;
+
+/// Maximum number of U+FFFD that stand for an incomplete character at the end of a text: one, or
+/// one for each of its bytes.
+const OPEN_LETTERS_MAX: usize = 3;
+
 /// Converts tokens to text one by one.
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
@@ -32,10 +40,11 @@ enum PieceDecoding<'a> {
         is_begun: bool,
         run: Vec<String>,
     },
-    /// Each token after the previous one: the decoder looks at neighbours.
+    /// Each token after the previous ones: the decoder looks at neighbours.
     Window {
+        /// At most [`RUN_BYTES_MAX`].
         tokens: Vec<String>,
-        /// The text of the first of them.
+        /// The part of their text that the stream has returned.
         decoded_text: String,
     },
 }
@@ -97,14 +106,20 @@ impl<'a> TextStream<'a> {
                 tokens,
                 decoded_text,
             } => {
-                tokens.push(token.clone());
+                tokens.push(token);
                 let text = decode_tokens(self.tokenizer, tokens.clone())?;
-                if text.ends_with(char::REPLACEMENT_CHARACTER) {
+                let open = count_open_letters(&text);
+                if open > 0 && tokens.len() < RUN_BYTES_MAX {
                     return Ok(String::new());
                 }
-                let new = new_suffix(decoded_text, &text).to_owned();
-                *decoded_text = decode_tokens(self.tokenizer, vec![token.clone()])?;
-                *tokens = vec![token];
+                let new = new_suffix(decoded_text, without_last(&text, open)).to_owned();
+                let kept = match open {
+                    0 => 1,
+                    _ => WINDOW_TOKENS_KEPT,
+                };
+                tokens.drain(..tokens.len() - kept);
+                let text = decode_tokens(self.tokenizer, tokens.clone())?;
+                *decoded_text = without_last(&text, open).to_owned();
                 Ok(new)
             }
         }
@@ -140,6 +155,21 @@ fn decode_tokens(tokenizer: &Tokenizer, tokens: Vec<String>) -> Result<String, T
         Some(decoder) => decoder.decode(tokens).map_err(TokenError::Decode),
         None => Ok(tokens.join(" ")),
     }
+}
+
+/// Returns how many U+FFFD at the end of a text can become a character with more bytes.
+fn count_open_letters(text: &str) -> usize {
+    let letters = text.chars().rev().take(OPEN_LETTERS_MAX);
+    letters
+        .take_while(|letter| *letter == char::REPLACEMENT_CHARACTER)
+        .count()
+}
+
+/// Returns a text without its last letters.
+fn without_last(text: &str, letters: usize) -> &str {
+    let mut text = text.chars();
+    text.by_ref().rev().take(letters).for_each(drop);
+    text.as_str()
 }
 
 /// Returns the part of a text after the given beginning, which it usually has.

@@ -118,6 +118,45 @@ fn a_long_run_of_bytes_is_told_as_it_comes() {
     assert_eq!(text + &stream.finish().unwrap(), written);
 }
 
+/// Builds a tokeniser whose stream must decode each token with its neighbours.
+fn build_neighbour_tokenizer() -> Tokenizer {
+    let letters = json!({ "type": "ByteLevel", "add_prefix_space": true,
+        "trim_offsets": true, "use_regex": true });
+    let decoders = [letters, json!({ "type": "Fuse" })];
+    build_byte_tokenizer(json!({ "type": "Sequence", "decoders": decoders }))
+}
+
+#[test]
+fn a_stream_holds_few_tokens_of_what_is_no_text() {
+    let tokenizer = build_neighbour_tokenizer();
+    let mut stream = tokenizer.stream();
+    let mut letters = 0;
+    for count in 1..=4 * RUN_BYTES_MAX {
+        letters += stream.push(0xff).unwrap().chars().count();
+        assert!(count - letters < RUN_BYTES_MAX, "{letters} of {count}");
+    }
+    letters += stream.finish().unwrap().chars().count();
+    assert_eq!(letters, 4 * RUN_BYTES_MAX);
+}
+
+#[test]
+fn a_character_across_the_end_of_a_full_window_is_whole() {
+    let tokenizer = build_neighbour_tokenizer();
+    let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<u32>>();
+    for before in RUN_BYTES_MAX - 8..=2 * RUN_BYTES_MAX {
+        for wrong in [&[0xff][..], &[0xe4, 0xbd], &[0xf0, 0x9f, 0x98]] {
+            let begun: Vec<u32> = wrong.iter().copied().cycle().take(before).collect();
+            let tokens = [begun, bytes("你😀"), vec![0xf0, 0x9f], bytes("é")].concat();
+            let text = decode_whole(&tokenizer, &tokens);
+            assert_eq!(
+                stream_text(&tokenizer, &tokens),
+                text,
+                "{wrong:?} to {before}"
+            );
+        }
+    }
+}
+
 #[test]
 fn marks_are_told_where_they_are_asked_for() {
     let tokenizer = build_piece_tokenizer();
