@@ -11,7 +11,7 @@ use ort::ep::{
     CANN, CUDA, CoreML, ExecutionProvider, ExecutionProviderDispatch, MIGraphX, OpenVINO, QNN,
     TensorRT, Vitis,
 };
-use souk_host::discover;
+use souk_host::discover::{self, CpuDescription};
 use souk_vocabulary::profile::{Backend, Memory, Profile};
 use souk_vocabulary::taxonomy::{CpuIsa, FpgaFamily, GpuApi, MemoryKind, NpuFamily, ProcessorKind};
 
@@ -144,14 +144,20 @@ impl Provider {
 
     /// Returns its processor's profile before any measurement; `build` describes the library's
     /// build. A provider reports nothing about its processor's memory: if that is not the host's,
-    /// the profile has 0 bytes of memory, and its source says so.
+    /// or the system does not state the host's, the profile has 0 bytes of memory, and its source
+    /// says so. The bandwidth is infinite.
     #[must_use]
     pub fn unmeasured_profile(&self, build: &str) -> Profile {
-        let cpu = discover::describe_cpu();
+        self.profile_on_host(build, &discover::describe_cpu())
+    }
+
+    fn profile_on_host(&self, build: &str, cpu: &CpuDescription) -> Profile {
         let memory = self.host_memory();
-        let told = match memory {
-            Some(_) => "the machine's own",
-            None => "not known, its provider tells nothing of it",
+        let bytes = memory.and(cpu.memory_bytes);
+        let source = match (memory, bytes) {
+            (Some(_), Some(_)) => "the machine's own",
+            (Some(_), None) => "the machine's own, of which the size is not known",
+            (None, _) => "not known, its provider tells nothing of it",
         };
         Profile {
             name: Backend::Onnxruntime.name().to_owned(),
@@ -164,14 +170,14 @@ impl Provider {
             emulated: false,
             memory: Memory {
                 kind: memory.unwrap_or(MemoryKind::Unknown),
-                bytes: memory.and(cpu.memory_bytes).unwrap_or(0),
+                bytes: bytes.unwrap_or(0),
                 bytes_per_second: f64::INFINITY,
             },
             throughput: BTreeMap::new(),
             launch: Duration::ZERO,
             power: None,
             traits: Vec::new(),
-            source: format!("{build}; memory: {told}"),
+            source: format!("{build}; memory: {source}"),
         }
     }
 
@@ -374,6 +380,20 @@ mod tests {
                 "{}",
                 known.name
             );
+        }
+    }
+
+    #[test]
+    fn memory_of_a_host_that_does_not_state_it_is_said_to_be_unknown() {
+        let cpu = CpuDescription {
+            memory_bytes: None,
+            ..discover::describe_cpu()
+        };
+        for known in &KNOWN {
+            let provider = known.new_provider(CpuIsa::Other);
+            let profile = provider.profile_on_host("a library", &cpu);
+            assert_eq!(profile.memory.bytes, 0, "{}", known.name);
+            assert!(profile.source.contains("not known"), "{}", profile.source);
         }
     }
 
