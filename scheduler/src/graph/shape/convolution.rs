@@ -58,13 +58,19 @@ impl Window {
             .then_some(window)
     }
 
+    /// Returns the extent of the input that one position of the window covers.
+    fn reach(&self, axis: usize) -> u64 {
+        let gaps = self.kernel[axis].saturating_sub(1);
+        self.dilations[axis].saturating_mul(gaps).saturating_add(1)
+    }
+
     /// Returns the extent of the output along spatial axis `axis` for an input of `size`.
     fn output_extent(&self, axis: usize, size: u64) -> Result<Option<u64>, ShapeFault> {
         let stride = self.strides[axis];
         if self.same {
             return Ok(Some(size.div_ceil(stride)));
         }
-        let reach = self.dilations[axis].saturating_mul(self.kernel[axis].saturating_sub(1)) + 1;
+        let reach = self.reach(axis);
         let [size, reach, stride] =
             [size, reach, stride].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
         let padded = size
@@ -84,10 +90,10 @@ impl Window {
             room / stride
         };
         // A window must not start in the padding after the input.
-        if self.ceil && steps * stride >= size.saturating_add(self.begin[axis]) {
+        if self.ceil && steps.saturating_mul(stride) >= size.saturating_add(self.begin[axis]) {
             steps -= 1;
         }
-        to_extent(steps + 1, axis + 2)
+        to_extent(steps.saturating_add(1), axis + 2)
     }
 
     /// Returns the extent of the output of the transposed form.
@@ -101,15 +107,15 @@ impl Window {
         if self.same {
             return Ok(Some(size.saturating_mul(stride)));
         }
-        let reach = self.dilations[axis].saturating_mul(self.kernel[axis].saturating_sub(1)) + 1;
         let grown = stride
             .saturating_mul(size.saturating_sub(1))
-            .saturating_add(reach);
+            .saturating_add(self.reach(axis));
         let grown = i64::try_from(grown).unwrap_or(i64::MAX);
-        to_extent(
-            grown.saturating_add(extra) - self.begin[axis] - self.end[axis],
-            axis + 2,
-        )
+        let extent = grown
+            .saturating_add(extra)
+            .saturating_sub(self.begin[axis])
+            .saturating_sub(self.end[axis]);
+        to_extent(extent, axis + 2)
     }
 }
 
@@ -283,4 +289,49 @@ pub(super) fn regions(operation: &Operation<'_>, sizes: Option<[i64; 2]>) -> Inf
         operation.input_elem(0),
         Some(vec![count, channels, height, width]),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_of_any_numbers_have_an_extent_or_a_fault() {
+        let strides = [1, 3, 1 << 62, (1 << 62) + 1, i64::MAX.unsigned_abs()];
+        let kernels = [0, 1, 4, i64::MAX.unsigned_abs(), u64::MAX];
+        let pads = [0, 5, i64::MAX, -1, i64::MIN];
+        for (stride, kernel) in strides
+            .iter()
+            .flat_map(|it| kernels.map(|kernel| (*it, kernel)))
+        {
+            for (begin, end) in pads.iter().flat_map(|it| pads.map(|end| (*it, end))) {
+                for ceil in [false, true] {
+                    let window = Window {
+                        kernel: vec![kernel],
+                        strides: vec![stride],
+                        dilations: vec![stride],
+                        begin: vec![begin],
+                        end: vec![end],
+                        same: false,
+                        ceil,
+                    };
+                    for size in [0, 1, u64::MAX] {
+                        let _ = window.output_extent(0, size);
+                        let _ = window.transposed_extent(0, size, begin);
+                    }
+                }
+            }
+        }
+        let window = Window {
+            kernel: vec![3],
+            strides: vec![2],
+            dilations: vec![1],
+            begin: vec![1],
+            end: vec![1],
+            same: false,
+            ceil: true,
+        };
+        assert_eq!(window.output_extent(0, 6).unwrap(), Some(4));
+        assert_eq!(window.transposed_extent(0, 6, 0).unwrap(), Some(11));
+    }
 }
