@@ -12,7 +12,7 @@ use souk_folder::market_file::MarketFile;
 use souk_network::metrics::PageMaker;
 use souk_node::endpoint::EndpointError;
 use souk_node::endpoint::upstream::UpstreamError;
-use souk_node::provider::{self, ProviderError};
+use souk_node::provider::{self, HoldError, ProviderError};
 use souk_node::validator::node::{self, ValidatorNode, ValidatorNodeError};
 use souk_sandbox::SandboxFault;
 
@@ -222,6 +222,18 @@ pub fn from_validator(error: ValidatorNodeError) -> Failure {
     }
 }
 
+fn from_power(error: HoldError) -> Failure {
+    let hint = match error {
+        HoldError::Power(_) => {
+            "`souk device power` shows what may be limited; correct limits.power_watts"
+        }
+        HoldError::File { .. } => {
+            "if the file is damaged, restore the limits with `souk device power` and remove it"
+        }
+    };
+    Failure::new(Kind::State, error, hint)
+}
+
 /// Converts a failure of a provider.
 pub fn from_provider(error: ProviderError) -> Failure {
     match error {
@@ -258,11 +270,7 @@ pub fn from_provider(error: ProviderError) -> Failure {
             error,
             "check the device's driver, or sell another device in provider.toml",
         ),
-        ProviderError::Power(_) => Failure::new(
-            Kind::State,
-            error,
-            "`souk device power` shows what may be limited; correct limits.power_watts",
-        ),
+        ProviderError::Power(error) => from_power(error),
         ProviderError::Limit(_) => Failure::new(
             Kind::Input,
             error,

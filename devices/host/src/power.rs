@@ -51,6 +51,12 @@ pub trait PowerDomain: Send + Sync {
     /// Returns a [`PowerError`] if `watts` is out of range or the system refuses. The system can
     /// refuse a process that is not root.
     fn set_limit(&self, watts: f64) -> Result<(), PowerError>;
+
+    /// Sets a limit again that was in force earlier, which can be above the stated maximum.
+    ///
+    /// # Errors
+    /// As [`PowerDomain::set_limit`].
+    fn restore_limit(&self, watts: f64) -> Result<(), PowerError>;
 }
 
 /// A limit on a domain's power, averaged over a time that the maker chose.
@@ -60,7 +66,7 @@ pub struct Limit {
     pub watts: f64,
     /// The least that can be set, where the system says.
     pub watts_min: Option<f64>,
-    /// The most that can be set, where the system says.
+    /// The most that can be set, where the system says; at least the present limit.
     pub watts_max: Option<f64>,
 }
 

@@ -2,7 +2,8 @@
 //! the earlier limits when the provider stops.
 //!
 //! The provider must first record the earlier limits durably in its folder, so that it can restore
-//! them at its next start if it was killed.
+//! them at its next start if it was killed. If the system refuses to restore a limit, the provider
+//! starts nevertheless, keeps the record, and tries again at each later start.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -53,7 +54,7 @@ impl HeldLimits {
             changed: true,
             find,
         };
-        held.give_back()?;
+        let unrestored = held.restore_limits()?;
         if wanted.is_empty() {
             return Ok(held);
         }
@@ -65,10 +66,12 @@ impl HeldLimits {
         let before = |(domain, _): &(Box<dyn PowerDomain>, f64)| {
             Ok((domain.name().to_owned(), domain.power_limit()?.watts))
         };
-        let before: BTreeMap<String, f64> = domains
+        let mut before: BTreeMap<String, f64> = domains
             .iter()
             .map(before)
             .collect::<Result<_, PowerError>>()?;
+        // The present limit of such a domain is one that an earlier run set.
+        before.extend(unrestored);
         held.store_before(&before)?;
         held.changed = true;
         for (domain, watts) in &domains {
@@ -81,34 +84,50 @@ impl HeldLimits {
 
     /// Restores the earlier limits.
     pub(super) fn give_back(&mut self) -> Result<(), HoldError> {
+        self.restore_limits().map(drop)
+    }
+
+    /// Restores the earlier limits, and returns and keeps those that the system refused.
+    fn restore_limits(&mut self) -> Result<BTreeMap<String, f64>, HoldError> {
+        let mut refused = BTreeMap::new();
         if !std::mem::take(&mut self.changed) {
-            return Ok(());
+            return Ok(refused);
         }
         let failed = |source| HoldError::File {
             path: self.path.clone(),
             source,
         };
         let text = match fs::read_to_string(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(refused),
             read => read.map_err(failed)?,
         };
         let before: BTreeMap<String, f64> =
             serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
-        // If one domain refuses, the others are restored all the same.
-        let mut refused = None;
         for (name, watts) in before {
-            match (self.find)(&name).and_then(|domain| domain.set_limit(watts)) {
+            match (self.find)(&name).and_then(|domain| domain.restore_limit(watts)) {
                 Ok(()) => tracing::warn!(domain = name, watts, "restored a power limit"),
                 Err(PowerError::Unknown { .. }) => {
                     tracing::warn!(domain = name, watts, "a limited power domain disappeared");
                 }
-                Err(error) => drop(refused.get_or_insert(error)),
+                Err(error) => {
+                    tracing::warn!(
+                        domain = name,
+                        watts,
+                        %error,
+                        "could not restore a power limit; the next start will try again. To do it \
+                         now, run `souk device power {name} --watts {watts}` as root; to keep the \
+                         present limit, remove {} while the provider is stopped",
+                        self.path.display()
+                    );
+                    refused.insert(name, watts);
+                }
             }
         }
-        match refused {
-            Some(error) => Err(error.into()),
-            None => fs::remove_file(&self.path).map_err(failed),
+        match refused.is_empty() {
+            true => fs::remove_file(&self.path).map_err(failed)?,
+            false => self.store_before(&refused)?,
         }
+        Ok(refused)
     }
 
     fn store_before(&self, before: &BTreeMap<String, f64>) -> Result<(), HoldError> {
@@ -170,6 +189,10 @@ mod tests {
         }
 
         fn set_limit(&self, watts: f64) -> Result<(), PowerError> {
+            self.restore_limit(watts)
+        }
+
+        fn restore_limit(&self, watts: f64) -> Result<(), PowerError> {
             if watts == 13.0 {
                 return Err(PowerError::Unlimited {
                     domain: self.0.clone(),
@@ -230,14 +253,24 @@ mod tests {
     }
 
     #[test]
-    fn one_that_refuses_does_not_keep_the_others_limited() {
+    fn a_limit_that_cannot_be_restored_keeps_no_provider_from_starting() {
         let home = tempfile::tempdir().unwrap();
-        let kept = r#"{"a domain that refuses": 13.0, "given back": 95.0}"#;
-        fs::write(home.path().join(FILE), kept).unwrap();
+        let path = home.path().join(FILE);
+        fs::write(&path, r#"{"refuses": 13.0, "given back": 95.0}"#).unwrap();
         WATTS.lock().unwrap().insert("given back".to_owned(), 60.0);
-        assert!(HeldLimits::set_limits(home.path(), &BTreeMap::new(), find).is_err());
-        assert_eq!(watts("given back"), 95.0);
-        assert!(home.path().join(FILE).exists(), "it is tried again");
+        let wanted = wanted("refuses", 60);
+        for _start in 0..2 {
+            let held = HeldLimits::set_limits(home.path(), &wanted, find).unwrap();
+            assert_eq!((watts("given back"), watts("refuses")), (95.0, 60.0));
+            drop(held);
+            let earlier = fs::read_to_string(&path).unwrap();
+            assert_eq!(
+                earlier, r#"{"refuses":13.0}"#,
+                "the next start tries it again"
+            );
+        }
+        HeldLimits::set_limits(home.path(), &BTreeMap::new(), find).unwrap();
+        assert!(path.exists());
     }
 
     #[test]

@@ -178,6 +178,11 @@ impl PowerDomain for Card {
         self.write_limit(watts)
             .map_err(|cause| self.refusal_error(&cause))
     }
+
+    /// The driver enforces the card's range, so an earlier limit was within it.
+    fn restore_limit(&self, watts: f64) -> Result<(), PowerError> {
+        self.set_limit(watts)
+    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,14 @@
 //! the folders in which Linux shows them (powercap, by RAPL).
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::{Limit, POWERCAP, PowerDomain, PowerError, check_range};
+
+/// Numbers that a package's limits can have.
+const CONSTRAINTS: Range<u32> = 0..4;
 
 /// The energy counters of the processor packages, where they can be read.
 #[derive(Debug)]
@@ -85,7 +89,7 @@ impl Package {
 
     /// The number of the constraint over seconds: that over milliseconds is for the power supply.
     fn find_constraint(&self) -> Option<u32> {
-        (0..4).find(|number| {
+        CONSTRAINTS.clone().find(|number| {
             let name = self.folder.join(format!("constraint_{number}_name"));
             fs::read_to_string(name).is_ok_and(|name| name.trim() == "long_term")
         })
@@ -100,6 +104,22 @@ impl Package {
         Ok(self
             .folder
             .join(format!("constraint_{number}_power_limit_uw")))
+    }
+
+    /// Returns the highest limit that the maker states or that is in force. The BIOS often sets
+    /// limits above the maker's, and the limit over milliseconds is at least the one over seconds.
+    fn highest_limit(&self, number: u32) -> Option<u64> {
+        let read = |name: String| read_number(&self.folder.join(name));
+        // Some systems say 0 where they do not know.
+        let stated = read(format!("constraint_{number}_max_power_uw")).filter(|most| *most > 0)?;
+        let in_force = CONSTRAINTS.filter_map(|it| read(format!("constraint_{it}_power_limit_uw")));
+        Some(in_force.fold(stated, u64::max))
+    }
+
+    fn write_limit(&self, watts: f64) -> Result<(), PowerError> {
+        let file = self.limit_file()?;
+        fs::write(&file, format!("{:.0}", watts * 1e6))
+            .map_err(|cause| self.refusal_error(&file, &cause))
     }
 
     fn refusal_error(&self, file: &Path, cause: &std::io::Error) -> PowerError {
@@ -136,12 +156,7 @@ impl PowerDomain for Package {
         let watts = number.ok_or_else(|| PowerError::Unlimited {
             domain: self.name.clone(),
         })?;
-        let most = file.with_file_name(format!(
-            "constraint_{}_max_power_uw",
-            self.find_constraint().unwrap_or_default()
-        ));
-        // Some systems say 0 where they do not know.
-        let most = read_number(&most).filter(|most| *most > 0);
+        let most = self.find_constraint().and_then(|it| self.highest_limit(it));
         Ok(Limit {
             watts: watts as f64 / 1e6,
             watts_min: None,
@@ -151,9 +166,16 @@ impl PowerDomain for Package {
 
     fn set_limit(&self, watts: f64) -> Result<(), PowerError> {
         check_range(&self.name, watts, &self.power_limit()?)?;
-        let file = self.limit_file()?;
-        fs::write(&file, format!("{:.0}", watts * 1e6))
-            .map_err(|cause| self.refusal_error(&file, &cause))
+        self.write_limit(watts)
+    }
+
+    fn restore_limit(&self, watts: f64) -> Result<(), PowerError> {
+        let unbounded = Limit {
+            watts_max: None,
+            ..self.power_limit()?
+        };
+        check_range(&self.name, watts, &unbounded)?;
+        self.write_limit(watts)
     }
 }
 
@@ -173,7 +195,7 @@ mod tests {
         }
     }
 
-    /// A package of 95 W, which takes up to 125 W.
+    /// A package of 95 W, whose maker states 125 W, and whose short limit is 200 W.
     fn limited(folder: &Path) -> Package {
         let files = [
             ("name", "package-0\n"),
@@ -226,7 +248,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let package = limited(folder.path());
         let limit = package.power_limit().unwrap();
-        assert_eq!((limit.watts, limit.watts_max), (95.0, Some(125.0)));
+        assert_eq!((limit.watts, limit.watts_max), (95.0, Some(200.0)));
         package.set_limit(60.5).unwrap();
         assert_eq!(package.power_limit().unwrap().watts, 60.5);
         let short = package.folder.join("constraint_0_power_limit_uw");
@@ -238,10 +260,29 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_above_the_stated_maximum_can_be_lowered_and_restored() {
+        let folder = tempfile::tempdir().unwrap();
+        let package = limited(folder.path());
+        let file = package.limit_file().unwrap();
+        fs::write(&file, "253000000\n").unwrap();
+        let before = package.power_limit().unwrap().watts;
+        assert_eq!(before, 253.0);
+        package.set_limit(200.0).unwrap();
+        package.set_limit(65.0).unwrap();
+        assert!(package.set_limit(201.0).is_err(), "no limit is so high now");
+        package.restore_limit(before).unwrap();
+        assert_eq!(package.power_limit().unwrap().watts, before);
+        for watts in [0.0, -3.0, f64::NAN, f64::INFINITY] {
+            let refused = package.restore_limit(watts).unwrap_err();
+            assert!(matches!(refused, PowerError::Range { .. }), "{refused}");
+        }
+    }
+
+    #[test]
     fn what_is_no_limit_is_refused_and_nothing_changes() {
         let folder = tempfile::tempdir().unwrap();
         let package = limited(folder.path());
-        for watts in [0.0, -3.0, 126.0, f64::NAN, f64::INFINITY] {
+        for watts in [0.0, -3.0, 201.0, f64::NAN, f64::INFINITY] {
             let refused = package.set_limit(watts).unwrap_err();
             assert!(matches!(refused, PowerError::Range { .. }), "{refused}");
         }
