@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use souk_memory::{DType, Tensor};
+use souk_memory::{DType, Shape, Tensor};
 
 use super::facts::{Facts, List};
 use super::{Columns, Meanings};
@@ -96,7 +96,8 @@ impl<'a> ExpansionBuilder<'a> {
         *self.facts.dims(self.input_name(index)?)?.last()?
     }
 
-    /// Reinterprets the bytes of a constant input as elements of another type and shape.
+    /// Reinterprets the bytes of a constant input as elements of another type and shape. `None` if
+    /// these take another number of bytes: a node can state any sizes.
     pub fn reinterpret_constant(
         &mut self,
         index: usize,
@@ -104,6 +105,10 @@ impl<'a> ExpansionBuilder<'a> {
         dims: &[i64],
     ) -> Option<String> {
         let held = self.facts.constant(self.input_name(index)?)?;
+        let shape = Shape::from_i64(dims).ok()?;
+        if constant_length(held) != Some(shape.byte_length(dtype)) {
+            return None;
+        }
         let tensor = TensorProto {
             name: None,
             dims: dims.to_vec(),
@@ -316,5 +321,16 @@ impl<'a> ExpansionBuilder<'a> {
             renamed.insert(value, output);
         }
         nodes
+    }
+}
+
+/// Returns the bytes that a constant takes: by its sizes if they are outside the model.
+fn constant_length(tensor: &TensorProto) -> Option<usize> {
+    match &tensor.raw_data {
+        Some(bytes) => Some(bytes.len()),
+        None => {
+            let dtype = DType::from_onnx_code(tensor.data_type()).ok()?;
+            dtype.byte_length(tensor.element_count()?)
+        }
     }
 }

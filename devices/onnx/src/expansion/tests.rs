@@ -203,6 +203,33 @@ fn weights_of_four_bits_keep_their_bytes() {
     assert_eq!(scales[0].i, Some(16));
 }
 
+#[test]
+fn a_product_that_states_more_weights_than_there_are_stays_as_it_is() {
+    let bytes = |length: usize| TensorProto {
+        name: Some("b".to_owned()),
+        dims: vec![2, 2, 8],
+        data_type: Some(DataType::Uint8 as i32),
+        raw_data: Some(vec![0; length].into()),
+        ..TensorProto::default()
+    };
+    for (columns, depth, weights) in [
+        (1 << 20, 32, bytes(32)),
+        (2, 64, bytes(32)),
+        (2, 32, bytes(31)),
+        (i64::MAX, 1 << 40, bytes(32)),
+    ] {
+        let product = node(RUNTIME_DOMAIN, "MatMulNBits", &["x", "b", "s"], &["y"])
+            .with("K", depth)
+            .with("N", columns)
+            .with("block_size", 16i64);
+        let x = value("x", DataType::Float, 2);
+        let mut given = model(vec![product.clone()], &[x], &[]);
+        given.graph.as_mut().unwrap().initializer = vec![weights];
+        expand_model(&mut given).unwrap();
+        assert_eq!(given.graph.unwrap().node, [product], "{depth} by {columns}");
+    }
+}
+
 /// Declares a tensor with sizes, of which a negative one is unknown.
 fn sized(name: &str, elem: DataType, sizes: &[i64]) -> ValueInfoProto {
     let dimension = |&size: &i64| crate::Dimension {
