@@ -339,7 +339,7 @@ impl<M: StateMachine> Replica<M> {
         match message {
             PeerMessage::Raft(mut message) => {
                 self.admit_message(from, &message)?;
-                self.admit_changes(from, &mut message)?;
+                self.check_appended_changes(from, &mut message)?;
                 match message.get_msg_type() {
                     MessageType::MsgPropose => return self.on_forwarded(from, *message),
                     MessageType::MsgSnapshot => return self.on_snapshot_offered(from, *message),

@@ -90,7 +90,7 @@ impl<M: StateMachine> Replica<M> {
     /// once the members in [`Replica::status`] show it.
     ///
     /// # Errors
-    /// If the change is not possible now, or never.
+    /// If the change is impossible now, or can never become possible.
     pub fn change_members(&mut self, changes: &[MemberChange]) -> Result<(), ChangeError> {
         if !self.is_leader() {
             return Err(ChangeError::NotLeader {
@@ -217,7 +217,7 @@ impl<M: StateMachine> Replica<M> {
     /// Compares the changes of members that a leader sends with the state, before raft sees them.
     /// It cuts an append before a change that the state does not know yet: the leader sends it
     /// again, and the replica judges it once it has applied everything before it.
-    pub(super) fn admit_changes(
+    pub(super) fn check_appended_changes(
         &mut self,
         from: ReplicaId,
         message: &mut Message,
@@ -272,7 +272,8 @@ impl<M: StateMachine> Replica<M> {
         accusation
     }
 
-    /// Returns the first unordered step of a change of members, as far as the local state shows.
+    /// Returns the first fault in a change, as far as the local state shows: its transition, or a
+    /// step that is unordered, already in effect, or of the id 0.
     fn find_unordered(&self, entry: &Entry) -> Option<Fault> {
         let change = ConfChangeV2::parse_from_carllerche_bytes(&entry.data);
         let change = change.expect("what can't be read was not admitted");
@@ -312,8 +313,8 @@ impl<M: StateMachine> Replica<M> {
         true
     }
 
-    /// Returns whether a change adds a replica that is a member already: it would take a vote away,
-    /// and can never become valid.
+    /// Returns whether a change is already in effect: it adds a member or promotes a voter. To add
+    /// a voter as a learner would take its vote away.
     fn is_done(&self, change: MemberChange) -> bool {
         match change {
             MemberChange::AddLearner(id) => has_member(self.members(), id),
