@@ -87,8 +87,8 @@ impl<'a> ExpansionBuilder<'a> {
     }
 
     /// Reserves `count` more list tensors; returns `None` if that exceeds the limit.
-    pub fn take_list(&self, count: usize) -> Option<()> {
-        self.facts.take_list(count)
+    pub fn reserve_list_tensors(&self, count: usize) -> Option<()> {
+        self.facts.reserve_list_tensors(count)
     }
 
     /// Returns the last size of input `index`, if known.

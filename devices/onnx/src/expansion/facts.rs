@@ -21,7 +21,7 @@ const INT32: i32 = DataType::Int32 as i32;
 const INT64: i32 = DataType::Int64 as i32;
 
 /// Operators that only move texts, or compare them for equality.
-const MOVES: &[&str] = &[
+const TEXT_OPERATORS: &[&str] = &[
     "Compress",
     "Concat",
     "Constant",
@@ -44,7 +44,7 @@ const MOVES: &[&str] = &[
     "Where",
 ];
 
-/// The tensors of a list, in order.
+/// The names of the tensors in a list, in order.
 pub(super) type List = Rc<[String]>;
 
 /// The sizes of a tensor along its axes, as far as known.
@@ -55,7 +55,7 @@ pub(super) struct Facts {
     pub opset: i64,
     ranks: Ranks,
     types: BTreeMap<String, DType>,
-    /// Constants whose bytes can be reinterpreted.
+    /// Constants whose values are bytes, raw or external, that can be reinterpreted.
     constants: BTreeMap<String, TensorProto>,
     /// Small constants of integers.
     ints: BTreeMap<String, Vec<i64>>,
@@ -74,7 +74,7 @@ const INTS_MAX: usize = 1024;
 const LISTED_MAX: usize = 1 << 16;
 
 impl Facts {
-    /// Returns no facts, for a version of the standard operator set.
+    /// Creates an empty record for this version of the standard operator set.
     pub fn new(opset: i64) -> Self {
         Self {
             opset,
@@ -109,7 +109,7 @@ impl Facts {
         known
     }
 
-    /// Returns the outside facts that a graph reads. There can be many facts and many graphs.
+    /// Returns only the outside facts that a graph reads: to copy all for each body would be slow.
     fn seen_by(&self, graph: &GraphProto) -> Self {
         let mut names = BTreeSet::new();
         add_reads(graph, &mut names);
@@ -137,7 +137,7 @@ impl Facts {
         self.ranks.record_constant(name, &dims);
         let dims = tensor.dims.iter().map(|&dim| Some(dim)).collect();
         self.dims.insert(name.to_owned(), dims);
-        // Values in typed fields would need a copy.
+        // Values in typed fields are not bytes: they would need a conversion first.
         if tensor.raw_data.is_some() || external_location(tensor).is_some() {
             self.constants.insert(name.to_owned(), tensor.clone());
         }
@@ -147,12 +147,12 @@ impl Facts {
                 .element_count()
                 .is_some_and(|count| count <= INTS_MAX)
         {
-            self.hold_ints(name, tensor_from_proto(tensor).ok());
+            self.record_ints(name, tensor_from_proto(tensor).ok());
         }
     }
 
     /// Notes the integers of a constant.
-    fn hold_ints(&mut self, name: &str, tensor: Option<Tensor>) {
+    fn record_ints(&mut self, name: &str, tensor: Option<Tensor>) {
         let narrow =
             |tensor: &Tensor| Some(tensor.to_vec::<i32>().ok()?.into_iter().map(i64::from));
         let ints = tensor.and_then(|tensor| match tensor.to_vec::<i64>() {
@@ -178,7 +178,7 @@ impl Facts {
         texts: &mut Texts,
     ) -> Result<(), ExpansionError> {
         let reads_text = node.input.iter().any(|name| texts.is_text(name));
-        let plain = node.operator_domain().is_empty() && MOVES.contains(&node.op_type());
+        let plain = node.operator_domain().is_empty() && TEXT_OPERATORS.contains(&node.op_type());
         let encodes = node.operator_domain() == crate::CLASSICAL_DOMAIN;
         let texts_made = string_table::is_text_cast(node) && node.op_type() == "Cast";
         if (reads_text && !plain && !encodes) || texts_made {
@@ -198,7 +198,7 @@ impl Facts {
                     if let Some(value) = &value {
                         self.ranks.record_constant(name, value.dims());
                     }
-                    self.hold_ints(name, value);
+                    self.record_ints(name, value);
                 }
             }
         }
@@ -275,13 +275,13 @@ impl Facts {
     }
 
     /// Reserves `count` more list tensors; returns `None` if that exceeds the limit.
-    pub fn take_list(&self, count: usize) -> Option<()> {
+    pub fn reserve_list_tensors(&self, count: usize) -> Option<()> {
         self.listed_left
             .set(self.listed_left.get().checked_sub(count)?);
         Some(())
     }
 
-    /// Returns a constant whose bytes can be reinterpreted.
+    /// Returns the constant with this name, if its bytes can be reinterpreted.
     pub fn constant(&self, name: &str) -> Option<&TensorProto> {
         self.constants.get(name)
     }

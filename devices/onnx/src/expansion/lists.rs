@@ -42,7 +42,7 @@ pub(super) fn create_list(body: &mut ExpansionBuilder<'_>) -> Option<List> {
         "SequenceEmpty" => Rc::new([]),
         "SequenceConstruct" => {
             let names = body.call().input.iter();
-            body.take_list(names.len())?;
+            body.reserve_list_tensors(names.len())?;
             names.cloned().collect()
         }
         "SequenceInsert" => {
@@ -51,7 +51,7 @@ pub(super) fn create_list(body: &mut ExpansionBuilder<'_>) -> Option<List> {
                 Some(_) => list_index(body, 2, names.len(), names.len() + 1)?,
                 None => names.len(),
             };
-            body.take_list(names.len() + 1)?;
+            body.reserve_list_tensors(names.len() + 1)?;
             names.insert(at, body.input_name(1)?.to_owned());
             names.into()
         }
@@ -61,7 +61,7 @@ pub(super) fn create_list(body: &mut ExpansionBuilder<'_>) -> Option<List> {
                 Some(_) => list_index(body, 1, names.len(), names.len())?,
                 None => names.len().checked_sub(1)?,
             };
-            body.take_list(names.len())?;
+            body.reserve_list_tensors(names.len())?;
             names.remove(at);
             names.into()
         }
@@ -108,7 +108,7 @@ fn split_sequence(body: &mut ExpansionBuilder<'_>) -> Option<List> {
     if sizes.is_empty() || sizes.len() > LENGTH_MAX {
         return None;
     }
-    body.take_list(sizes.len())?;
+    body.reserve_list_tensors(sizes.len())?;
     let parts = body.split_along(source, &sizes, axis);
     let parts = parts.into_iter();
     Some(match keeps {
@@ -130,7 +130,7 @@ fn piece_sizes(extent: i64, size: i64) -> Option<Vec<i64>> {
 fn concat_sequence(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let list = body.input_list(0).filter(|list| !list.is_empty())?;
     let axis = body.call().int("axis")?;
-    body.take_list(list.len())?;
+    body.reserve_list_tensors(list.len())?;
     let parts: Vec<String> = match body.call().int("new_axis").unwrap_or(0) {
         0 => list.to_vec(),
         _ => list
