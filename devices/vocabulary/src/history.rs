@@ -186,7 +186,7 @@ impl History {
         let first = self.records.partition_point(|it| it.0.operator < *operator);
         let own = self.records[first..].iter();
         let own = own.take_while(move |it| it.0.operator == *operator);
-        own.filter(move |it| it.0.is_of(key))
+        own.filter(move |it| it.0.has_same_operator(key))
     }
 
     /// Learns that work with the time `modelled` took `measured`. Ignores a time of zero and an
@@ -278,7 +278,7 @@ fn nearest_first<'a>(
 fn interpolate_time(near: &[&(Key, Record)], key: &Key) -> Option<f64> {
     let alike = near
         .iter()
-        .filter(|(held, _)| held.class == key.class && held.is_of(key));
+        .filter(|(held, _)| held.class == key.class && held.has_same_operator(key));
     let alike: Vec<_> = alike.collect();
     let pairs = alike.iter().enumerate().flat_map(|(index, low)| {
         let others = alike[index + 1..].iter();

@@ -12,10 +12,10 @@ use souk_memory::DType;
 use souk_onnx::NodeProto;
 use souk_onnx::work::{Extent, Work};
 
-/// Steps in which an amount doubles: two sizes in the same step differ by at most one part in
+/// Number of steps in which an amount doubles: two sizes of one step differ by at most a part in
 /// twenty.
 const STEPS_EACH_DOUBLING: f64 = 16.0;
-/// The most that a size may lie off the line between two others, as a part of their distance, if
+/// Maximum distance of a size from the line between two others, as a part of their distance, if
 /// they are to enclose it.
 const OFF_MAX: f64 = 0.35;
 /// Weight of the distance between two sizes (in doublings), relative to the distance from the line
@@ -73,7 +73,7 @@ impl Key {
     }
 
     /// Returns whether both keys have the same operator and type, in any class.
-    pub(super) fn is_of(&self, other: &Self) -> bool {
+    pub(super) fn has_same_operator(&self, other: &Self) -> bool {
         self.operator == other.operator && self.dtype == other.dtype
     }
 
@@ -84,20 +84,23 @@ impl Key {
         if self.dtype != other.dtype || (is_apart && self.class != other.class) {
             return None;
         }
-        Some(match self.is_of(other) {
+        Some(match self.has_same_operator(other) {
             true if self.class == other.class => 2,
             true => 1,
             false => 0,
         })
     }
 
-    /// Returns the square of the distance between two sizes, in doublings.
+    /// Returns the square of the distance between two sizes; the distance is in doublings.
     pub(super) fn squared_distance(&self, other: &Self) -> f64 {
-        self.from(other).iter().map(|part| part * part).sum()
+        self.doublings_above(other)
+            .iter()
+            .map(|part| part * part)
+            .sum()
     }
 
     /// Returns how much larger each amount is than the other key's, in doublings.
-    fn from(&self, other: &Self) -> [f64; 3] {
+    fn doublings_above(&self, other: &Self) -> [f64; 3] {
         let apart = |axis: usize| f64::from(self.size[axis]) - f64::from(other.size[axis]);
         [0, 1, 2].map(|axis| apart(axis) / STEPS_EACH_DOUBLING)
     }
@@ -116,7 +119,7 @@ pub(super) struct Span {
 impl Span {
     /// Returns the position of `key` between `low` and `high`; `None` if they do not enclose it.
     pub fn from_keys(low: &Key, high: &Key, key: &Key) -> Option<Self> {
-        let (way, here) = (high.from(low), key.from(low));
+        let (way, here) = (high.doublings_above(low), key.doublings_above(low));
         let square = high.squared_distance(low);
         let part = way
             .iter()
