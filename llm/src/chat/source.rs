@@ -3,7 +3,7 @@
 //!
 //! - `{% generation %}`, which marks the text that a model is trained on, becomes a scope of names.
 //! - `'a text' % values` becomes the equivalent filter `format`.
-//! - Operands of `+` that may be lists pay fuel ([`super::sums`]).
+//! - Operands of `+` that may be lists pass a filter that charges fuel for them ([`super::sums`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use super::sums::{text_end, wrap_summands};
 /// Maximum nesting of formatted texts. Deeper ones keep their `%`, and the engine refuses them.
 const DEPTH_MAX: usize = 16;
 
-/// Marks that begin and end a block.
+/// Marks that begin and end a block: a statement, an expression or a comment.
 const BLOCKS: [(&str, &str); 3] = [("{%", "%}"), ("{{", "}}"), ("{#", "#}")];
 
-/// Returns the source as the engine reads it.
+/// Returns the source with the missing features replaced by ones that the engine has.
 pub(super) fn adapt_source(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut at = 0;
@@ -81,7 +81,7 @@ fn trim_block_code(code: &str) -> &str {
         .trim()
 }
 
-/// Returns the end of the block that begins here. A closing mark in a string or in brackets does
+/// Returns the position of the mark that closes a block. A mark in a string or in brackets does
 /// not end it.
 fn block_end(source: &str, from: usize, close: &str) -> usize {
     let (mut at, mut depth) = (from, 0usize);

@@ -15,7 +15,7 @@ pub struct Experts {
     /// Inner width of an expert.
     pub feed_forward: usize,
     /// Whether the weights of a row's experts sum to one.
-    pub is_whole: bool,
+    pub is_normalised: bool,
     /// Inner width of the shared expert, if there is one.
     pub shared: Option<usize>,
 }
@@ -57,7 +57,7 @@ impl ExpertsFile {
             count: count.unwrap_or(0),
             used: self.num_experts_per_tok.unwrap_or(0),
             feed_forward: width.unwrap_or(0),
-            is_whole: is_mixtral || self.norm_topk_prob.unwrap_or(false),
+            is_normalised: is_mixtral || self.norm_topk_prob.unwrap_or(false),
             shared: architecture.has_shared_expert().then_some(shared),
         })
     }
@@ -129,7 +129,7 @@ mod tests {
             count: 8,
             used: 2,
             feed_forward: 96,
-            is_whole: true,
+            is_normalised: true,
             shared: None,
         };
         assert_eq!(read("mixtral", mixtral).unwrap().experts, Some(expected));
@@ -137,13 +137,13 @@ mod tests {
             count: 6,
             used: 2,
             feed_forward: 32,
-            is_whole: false,
+            is_normalised: false,
             shared: Some(48),
         };
         assert_eq!(read("qwen2_moe", QWEN).unwrap().experts, Some(expected));
         let whole = format!(r#"{QWEN}, "norm_topk_prob": true"#);
         let expected = Experts {
-            is_whole: true,
+            is_normalised: true,
             shared: None,
             ..expected
         };

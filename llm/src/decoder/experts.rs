@@ -37,14 +37,14 @@ impl DecoderGraph<'_> {
         let sum = self.nodes.sum(&weighed, -2, false, &name("routed"));
         match experts.shared {
             Some(width) => {
-                let shared = self.shared_expert(base, width, from)?;
+                let shared = self.add_shared_expert(base, width, from)?;
                 Ok(self.nodes.add("Add", &[&sum, &shared], base, &[]))
             }
             None => Ok(sum),
         }
     }
 
-    /// Adds products with the matrices of these sizes that each row selected.
+    /// Adds the product of each row with the matrices of its experts, which are a stack of `sizes`.
     fn add_routed_products(
         &mut self,
         name: &str,
@@ -72,7 +72,7 @@ impl DecoderGraph<'_> {
             .nodes
             .add("Softmax", &[&router], &name("shares"), &axis);
         let [mut largest, chosen] = self.nodes.add_top_k(&shares, used, &name("chosen"));
-        if experts.is_whole {
+        if experts.is_normalised {
             let sum = self.nodes.sum(&largest, -1, true, &name("chosen.sum"));
             let whole = name("chosen.whole");
             largest = self.nodes.add("Div", &[&largest, &sum], &whole, &[]);
@@ -83,7 +83,7 @@ impl DecoderGraph<'_> {
         Ok([column, chosen])
     }
 
-    fn shared_expert(
+    fn add_shared_expert(
         &mut self,
         base: &str,
         width: usize,

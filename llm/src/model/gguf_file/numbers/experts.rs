@@ -50,7 +50,7 @@ impl FamilyMetadata<'_> {
         };
         let shared = architecture.has_shared_expert();
         let shared = shared.then(|| self.number_or("expert_shared_feed_forward_length", whole));
-        let is_whole = match self.file.metadata.get(&self.key("expert_weights_norm")) {
+        let is_normalised = match self.file.metadata.get(&self.key("expert_weights_norm")) {
             Some(Value::Bool(stated)) => *stated,
             // Converters do not write this setting, so the family decides.
             _ => architecture != Architecture::Qwen2Moe,
@@ -59,7 +59,7 @@ impl FamilyMetadata<'_> {
             count,
             used,
             feed_forward,
-            is_whole,
+            is_normalised,
             shared: shared.transpose()?,
         }))
     }
