@@ -21,7 +21,7 @@ pub use powercap::Meter;
 /// Folder in which Linux lists the domains that can be capped.
 const POWERCAP: &str = "/sys/class/powercap";
 
-/// A device or part of one with its own power counter or limit.
+/// A device, or a part of one, with an energy counter or a power limit of its own.
 pub trait PowerDomain: Send + Sync {
     /// Returns the domain's name, such as `intel-rapl:0`, which stays the same over restarts.
     fn name(&self) -> &str;
@@ -39,7 +39,7 @@ pub trait PowerDomain: Send + Sync {
         None
     }
 
-    /// Returns the limit.
+    /// Returns the present limit, and the range of limits that the domain accepts.
     ///
     /// # Errors
     /// Returns a [`PowerError`] where the domain has no limit or this process may not read it.
@@ -62,7 +62,7 @@ pub trait PowerDomain: Send + Sync {
 /// A limit on a domain's power, averaged over a time that the maker chose.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Watts now.
+    /// The present limit in watts.
     pub watts: f64,
     /// The least that can be set, where the system says.
     pub watts_min: Option<f64>,
@@ -70,7 +70,7 @@ pub struct Limit {
     pub watts_max: Option<f64>,
 }
 
-/// Why a limit was not read or not changed.
+/// Why a domain was not found, or its limit was not read or not changed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PowerError {
     /// There is no such domain.
@@ -87,7 +87,7 @@ pub enum PowerError {
         /// Name of the domain.
         domain: String,
     },
-    /// The value is not one that it takes.
+    /// The value is outside the range that the domain accepts.
     #[error("{watts} W is not a limit for {domain}: it accepts {range}")]
     Range {
         /// Name of the domain.
@@ -114,7 +114,7 @@ fn known_names(known: &[String]) -> String {
     }
 }
 
-/// The domains of this machine, packages first.
+/// Returns the domains of this machine, CPU packages first.
 #[must_use]
 pub fn list_domains() -> Vec<Box<dyn PowerDomain>> {
     let packages = powercap::list_packages(Path::new(POWERCAP)).into_iter();
@@ -128,10 +128,10 @@ pub fn list_domains() -> Vec<Box<dyn PowerDomain>> {
     packages.collect()
 }
 
-/// The domain called `name`.
+/// Returns the domain with this name.
 ///
 /// # Errors
-/// [`PowerError::Unknown`], with the names there are.
+/// Returns [`PowerError::Unknown`] with the names of the existing domains.
 pub fn find_domain(name: &str) -> Result<Box<dyn PowerDomain>, PowerError> {
     let mut all = list_domains();
     match all.iter().position(|domain| domain.name() == name) {

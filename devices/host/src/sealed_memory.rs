@@ -23,7 +23,7 @@ const SEALS: SealFlags = SealFlags::WRITE
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// Memory that is sealed.
+/// Memory whose bytes and length can never change, held by its file descriptor.
 #[derive(Debug)]
 pub struct SealedMemory {
     file: OwnedFd,
@@ -72,7 +72,7 @@ impl SealedMemory {
         self.file.as_fd()
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn length(&self) -> usize {
         self.length

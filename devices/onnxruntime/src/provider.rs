@@ -1,6 +1,6 @@
-//! Lists the providers of ONNX Runtime that souk supports, where a provider is the part of the
-//! library that reaches one processor: the kind of that processor, its options, and the properties
-//! that are known without it.
+//! Lists the execution providers of ONNX Runtime that souk supports: for each, the kind of its
+//! processor, its options, and its properties before any measurement. A provider is the part of the
+//! library that reaches a processor; OpenVINO reaches three, and each has an entry of its own.
 
 use std::collections::BTreeMap;
 use std::env::consts::OS;
@@ -18,7 +18,7 @@ use souk_vocabulary::taxonomy::{CpuIsa, FpgaFamily, GpuApi, MemoryKind, NpuFamil
 /// ONNX Runtime's name for the provider that every library has.
 const HOST: &str = "CPUExecutionProvider";
 
-/// A provider: the part of the library that reaches one processor.
+/// One processor, and the provider (a part of the library) that reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provider {
     /// ONNX Runtime's name for it.
@@ -112,7 +112,7 @@ impl Provider {
         KNOWN[KNOWN.len() - 1].new_provider(isa)
     }
 
-    /// Returns its name, followed by the processor if it reaches several.
+    /// Returns the provider's name, followed by the processor if the provider reaches several.
     #[must_use]
     pub fn title(&self) -> String {
         match self.device {
@@ -137,7 +137,7 @@ impl Provider {
         matches!(self.kind, ProcessorKind::Cpu { .. })
     }
 
-    /// Returns whether its provider reaches several processors, of which a machine can lack some.
+    /// Returns whether the provider reaches several processors, some of which a machine can lack.
     pub(super) fn is_one_of_several(&self) -> bool {
         self.device.is_some()
     }
@@ -181,7 +181,7 @@ impl Provider {
         }
     }
 
-    /// Returns the processor's maker; `host` is the host's.
+    /// Returns the processor's maker; `host` is the maker of the host's CPU.
     fn vendor_name(&self, host: &str) -> String {
         match &self.kind {
             ProcessorKind::Cpu { .. } => host,
@@ -225,7 +225,7 @@ impl Provider {
         }
     }
 
-    /// Returns the provider's options; `None` for the host's CPU, which is always present.
+    /// Returns the provider with its options; `None` for the default one, which is always present.
     pub(super) fn build_dispatch(
         &self,
         threads: NonZeroUsize,

@@ -2,7 +2,7 @@
 //! and their weighted sum), and adds steps for them to a decoder's plan. `None` means that the
 //! pattern is unknown, and the reader gives up the whole plan. Some nodes add no step: they return
 //! a `Meaning`, which a later node turns into one. A row of a choice has k shares and then the
-//! indices of k experts, so its width is 2k.
+//! indices of k experts, so its width is 2k. A share is the weight of an expert in the sum.
 
 use souk_onnx::NodeProto;
 
@@ -32,7 +32,7 @@ impl Reader<'_> {
         Some(stack)
     }
 
-    /// Returns a weight of 32-bit floats, or a stack that a node made of a weight.
+    /// Returns the stack of a weight of 32-bit floats, or the stack that a node made of a weight.
     fn stack_of(&mut self, name: &str) -> Option<ExpertStack> {
         match self.meaning_of(name) {
             Some(Meaning::Experts(stack)) => Some(stack),
