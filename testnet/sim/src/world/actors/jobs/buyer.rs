@@ -216,7 +216,6 @@ impl World {
 
     fn resume_job(&mut self, actor: usize) {
         let now = self.actors.list[actor].moment_at(self.now);
-        let log = self.checker.shadow_state().1.exchange().now();
         let account = self.actors.list[actor].account;
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;
@@ -229,7 +228,6 @@ impl World {
         job.process_count += 1;
         (job.next, job.under_way, job.told_no_more) = (0, 0, false);
         let over = past.over.clone();
-        buyer.witness.on_resumed(now.log.saturating_since(log).0);
         if past.began.is_none() {
             // The job was never begun.
             buyer.job = None;

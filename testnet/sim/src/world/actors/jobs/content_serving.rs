@@ -11,6 +11,7 @@ use souk_roles::lease::{BuyerMessage, Failure, Opening};
 use souk_roles::provider::{self, Answer, Arrival, Content, LeaseReaders, Past, Report};
 
 use super::contents::CONTENT_BYTES;
+use crate::machine::EPOCH_MS;
 use crate::world::World;
 use crate::world::actors::Role;
 
@@ -55,6 +56,7 @@ impl World {
     /// Updates a buyer's grants to its providers from the messages that it sends them.
     pub(super) fn serve_for_job(&mut self, actor: usize, action: &job::Action) {
         let (account, now) = (self.actors.list[actor].account, self.now);
+        let clock_ms = self.actors.list[actor].moment_at(now).log.0;
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;
         };
@@ -85,6 +87,13 @@ impl World {
                 };
                 let given = request.inputs.iter().map(|(_, id)| *id);
                 (attempt_id(root, leg.attempt), to, given.collect())
+            }
+            job::Action::Open {
+                opening: Opening::Resume(lease),
+                ..
+            } => {
+                let ahead_ms = clock_ms as i64 - (EPOCH_MS + now) as i64;
+                return buyer.witness.on_resumed(*lease, ahead_ms);
             }
             job::Action::HandOn { job, to, offer } => (*job, *to, vec![offer.tensor]),
             _ => return,

@@ -70,7 +70,8 @@ impl World {
             return;
         };
         let all = DeviceMicros((self.now - opened_at) * 1_000);
-        let seen = buyer.witness.payable_usage(lease.id, opened_at, self.now);
+        let begin = lease.start.saturating_since(Millis(EPOCH_MS)).0;
+        let seen = buyer.witness.payable_usage(lease.id, begin, self.now);
         let (payable, held) = seen.unwrap_or((UNSTARTED, all));
         let silent = match reason {
             CloseReason::Receipt => DeviceMicros(0),

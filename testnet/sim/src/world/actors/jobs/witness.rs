@@ -1,5 +1,6 @@
-//! Counts naively the time that a buyer can have seen of its leases: the time with an open request.
-//! The check of payments uses it as the limit of what the buyer pays.
+//! Counts naively the time that a buyer can have seen of its leases: the time with an open request,
+//! or since the lease's begin in the log if a later life of the buyer asked about it. The check of
+//! payments uses it as the limit of what the buyer pays.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,6 @@ pub struct Witness {
     /// The leases of this life's legs.
     legs: BTreeMap<Leg, LeaseId>,
     leases: BTreeMap<LeaseId, SeenLease>,
-    /// How far ahead of the log the clock of a later life was at its start, at most.
-    ahead_ms: u64,
 }
 
 /// Observations of a lease, in simulated milliseconds.
@@ -24,8 +23,9 @@ struct SeenLease {
     parts: usize,
     since: u64,
     counted: u64,
-    /// Whether the buyer's process ended since: it cannot tell what it missed.
-    is_interrupted: bool,
+    /// If a later life asked about the lease, because it cannot know what it missed: how far its
+    /// clock was ahead of simulated time then, at most.
+    ahead_ms: Option<i64>,
 }
 
 impl SeenLease {
@@ -36,7 +36,7 @@ impl SeenLease {
             parts,
             since: now,
             counted: 0,
-            is_interrupted: false,
+            ahead_ms: None,
         }
     }
 
@@ -55,22 +55,27 @@ impl SeenLease {
         };
         self.counted + open
     }
+
+    /// Returns the time since the lease's begin in the log, by the clock of the life that asked
+    /// about it; zero if none did.
+    fn ms_since_begin(&self, begin: u64, now: u64) -> u64 {
+        let passed = |ahead| now.saturating_add_signed(ahead).saturating_sub(begin);
+        self.ahead_ms.map_or(0, passed)
+    }
 }
 
 impl Witness {
-    /// Forgets the legs of this life, because the buyer's process ended. A buyer that resumes
-    /// counts each of their leases from its begin.
+    /// Forgets the legs of this life, because the buyer's process ended.
     pub fn on_restart(&mut self) {
-        for lease in std::mem::take(&mut self.legs).into_values() {
-            if let Some(seen) = self.leases.get_mut(&lease) {
-                seen.is_interrupted = true;
-            }
-        }
+        self.legs.clear();
     }
 
-    /// Records that a later life begins whose clock is so far ahead of the log.
-    pub fn on_resumed(&mut self, ahead_ms: u64) {
-        self.ahead_ms = self.ahead_ms.max(ahead_ms);
+    /// Records that a later life asks about a lease, with a clock that is so far ahead of simulated
+    /// time.
+    pub fn on_resumed(&mut self, lease: LeaseId, ahead_ms: i64) {
+        if let Some(seen) = self.leases.get_mut(&lease) {
+            seen.ahead_ms = seen.ahead_ms.max(Some(ahead_ms));
+        }
     }
 
     /// Records the first request of a lease.
@@ -110,23 +115,21 @@ impl Witness {
         }
     }
 
-    /// Returns the maximum usage that the buyer pays for a lease that opened at `opened_at`, and
-    /// how long it held the lease, or none if it never contacted the provider.
+    /// Returns the maximum usage that the buyer pays for a lease that begins at `begin` in the log,
+    /// and how long it held the lease, or none if it never contacted the provider.
     pub fn payable_usage(
         &self,
         lease: LeaseId,
-        opened_at: u64,
+        begin: u64,
         now: u64,
     ) -> Option<(DeviceMicros, DeviceMicros)> {
         let seen = self.leases.get(&lease)?;
-        let seen_ms = match seen.is_interrupted {
-            true => now - opened_at + self.ahead_ms,
-            false => seen.seen_ms(now),
-        };
-        let micros = seen_ms * 1_000;
+        let since_begin = seen.ms_since_begin(begin, now);
+        let micros = seen.seen_ms(now).max(since_begin) * 1_000;
         // A sixteenth and 250 ms more, as docs/buying.md states.
         let payable = DeviceMicros(micros + micros / 16 + 250_000);
-        Some((payable, DeviceMicros((now - seen.began) * 1_000)))
+        let held_ms = (now - seen.began).max(since_begin);
+        Some((payable, DeviceMicros(held_ms * 1_000)))
     }
 }
 
@@ -157,14 +160,31 @@ mod tests {
             Some((payable, held))
         );
         assert_eq!(witness.payable_usage(LeaseId(8), 500, 9_000), None);
-        // A buyer that resumes counts from the lease's begin, by the clock that it has then.
-        witness.on_restart();
-        witness.on_resumed(100);
-        let micros = 8_600 * 1_000;
-        let payable = DeviceMicros(micros + micros / 16 + 250_000);
-        assert_eq!(
-            witness.payable_usage(lease, 500, 9_000),
-            Some((payable, held))
+    }
+
+    /// The log had the purchase 3.6 s after its time, because no leader could commit it before.
+    #[test]
+    fn a_buyer_that_resumes_counts_from_the_begin_in_the_log() {
+        let (leg, lease) = (
+            Leg {
+                attempt: 0,
+                place: 0,
+            },
+            LeaseId(352),
         );
+        let (begin, contacted, now) = (25_886, 30_045, 31_442);
+        let mut witness = Witness::default();
+        witness.on_started(leg, lease, 1, 0, contacted);
+        witness.on_restart();
+        let of = |witness: &Witness| witness.payable_usage(lease, begin, now);
+        let usage = |micros: u64| DeviceMicros(micros + micros / 16 + 250_000);
+        let micros = (now - contacted) * 1_000;
+        assert_eq!(of(&witness), Some((usage(micros), DeviceMicros(micros))));
+        witness.on_resumed(lease, -20);
+        let micros = (now - begin - 20) * 1_000;
+        assert_eq!(of(&witness), Some((usage(micros), DeviceMicros(micros))));
+        // A later life with a clock behind that one pays for what the one before signed.
+        witness.on_resumed(lease, -2_000);
+        assert_eq!(of(&witness), Some((usage(micros), DeviceMicros(micros))));
     }
 }
