@@ -131,11 +131,7 @@ impl Trader {
     pub async fn register_account(&self, name: Name) -> Result<(), TradeError> {
         let register = || self.submit_one(Command::Register { name: name.clone() });
         let mut registered = register().await;
-        let is_lost = matches!(
-            registered,
-            Err(TradeError::Uncertain(_) | TradeError::Refused(Refusal::NonceUsed { .. }))
-        );
-        if is_lost {
+        if let Err(TradeError::Uncertain(_)) = registered {
             registered = register().await;
         }
         match registered {
@@ -350,15 +346,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_registration_that_is_refused_is_asked_anew_once() {
-        let nonce = Nonce(1);
-        let used = || Some(Err(Refusal::NonceUsed { nonce }));
-        let (trader, heard, _validator) = at(vec![used(), used()]).await;
-        let refused = trader.register_account(name()).await.unwrap_err();
-        assert!(matches!(
-            refused,
-            TradeError::Refused(Refusal::NonceUsed { .. })
-        ));
-        assert_eq!(heard.lock().unwrap().len(), 2);
+    async fn a_registration_whose_nonce_another_batch_used_is_signed_anew() {
+        let nonce = Nonce(unix_us() + 3_600_000_000);
+        let used = Err(Refusal::NonceUsed { nonce });
+        let account = AccountKey([1; 32]);
+        let known = Err(Refusal::AccountKnown { account });
+        let (trader, heard, _validator) = at(vec![Some(used), Some(known)]).await;
+        trader.register_account(name()).await.unwrap();
+        let heard = heard.lock().unwrap().clone();
+        assert_eq!(heard[1].batch.nonce, Nonce(nonce.0 + NONCE_WINDOW));
     }
 }

@@ -15,7 +15,7 @@ use souk_consensus::{
     TreeHead,
 };
 use souk_market::{
-    Acceptance, AccountKey, Event, Exchange, Genesis, LeaseId, Millis, Nonce, Refusal,
+    Acceptance, AccountKey, Batch, Event, Exchange, Genesis, LeaseId, Millis, Nonce, Refusal,
 };
 use souk_roles::validator::event::ReadMoment;
 
@@ -263,7 +263,8 @@ pub struct Checker {
     times: BTreeMap<LogIndex, LogTime>,
     /// Changes of leases since the last call of `take_changes`.
     changes: Vec<LeaseChange>,
-    /// Account, nonce and digest of the results of each applied batch.
+    /// Account, nonce and digest of the results of each batch that the log has, or that a replica
+    /// refused from its state.
     carried: BTreeSet<(AccountKey, Nonce, Digest)>,
     /// Digest of command and result of each applied command.
     results: BTreeSet<Digest>,
@@ -445,9 +446,7 @@ impl Checker {
         });
         let done: Vec<_> = done.collect();
         if let Ok(batch) = &decoding.batch {
-            let batch = batch.batch();
-            let said = digest_of(result);
-            self.carried.insert((batch.account, batch.nonce, said));
+            self.on_batch_result(batch.batch(), result);
         }
         let wrong = self.payments.apply_batch(Millis(time.0), &done, &events);
         if let Some(reason) = wrong {
@@ -470,6 +469,12 @@ impl Checker {
     pub fn time_at(&self, index: LogIndex) -> LogTime {
         let before = self.times.range(..=index).next_back();
         before.map_or(LogTime(0), |(_, time)| *time)
+    }
+
+    /// Records the result of a batch, in the log or of a replica that refused it from its state.
+    pub fn on_batch_result(&mut self, batch: &Batch, result: &[u8]) {
+        let said = digest_of(result);
+        self.carried.insert((batch.account, batch.nonce, said));
     }
 
     /// Returns whether a batch of an account with one of these nonces had these results.

@@ -122,10 +122,7 @@ impl Answer {
         Answer::Commanded(match result {
             Ok(_)
             | Err(
-                Refusal::LeaseClosed { .. }
-                | Refusal::LeaseEnded { .. }
-                | Refusal::NonceUsed { .. }
-                | Refusal::NoteNone { .. },
+                Refusal::LeaseClosed { .. } | Refusal::LeaseEnded { .. } | Refusal::NoteNone { .. },
             ) => Ok(()),
             Err(refusal) => Err(CommandError::Refused(refusal)),
         })
@@ -148,4 +145,24 @@ pub enum FetchFault {
     Lost(String),
     /// It arrived, and is no tensor.
     NoTensor(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{LeaseId, Nonce};
+
+    use super::*;
+
+    #[test]
+    fn a_command_counts_as_carried_out_if_its_effect_exists() {
+        let of = |refusal| Answer::from_command_result(Err(refusal));
+        let answered = of(Refusal::NoteNone { lease: LeaseId(1) });
+        assert!(
+            matches!(answered, Answer::Commanded(Ok(()))),
+            "{answered:?}"
+        );
+        // Another batch used the nonce: this one has no effect.
+        let used = of(Refusal::NonceUsed { nonce: Nonce(1) });
+        assert!(matches!(used, Answer::Commanded(Err(_))), "{used:?}");
+    }
 }

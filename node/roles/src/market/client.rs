@@ -542,9 +542,12 @@ impl MarketClient {
                 self.send_reply(asked, Reply::Uncertain(last), actions);
             }
             // This clock was ahead once, or that of another process of this account is. Any nonce
-            // within the window may be in use: the next must exceed the highest.
-            Some(Err(Refusal::NonceOld { oldest, .. })) if *signed < SIGNED_MAX => {
-                self.nonces.rise_above(*oldest);
+            // within the window may be in use: the next must exceed the highest. If a batch that
+            // only one validator received finds its nonce used, another batch used it.
+            Some(Err(Refusal::NonceOld { oldest: nonce, .. } | Refusal::NonceUsed { nonce }))
+                if *signed < SIGNED_MAX =>
+            {
+                self.nonces.rise_above(*nonce);
                 self.sign_batch(asked, own, actions);
             }
             Some(Err(Refusal::BatchExpired { now, .. })) if !*mended => {

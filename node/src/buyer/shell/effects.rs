@@ -6,7 +6,7 @@ use bytes::Bytes;
 use libp2p::PeerId;
 use souk_folder::clock::unix_ms;
 use souk_folder::key;
-use souk_market::{Acceptance, AccountKey, Command, JobId, Refusal};
+use souk_market::{Acceptance, AccountKey, Command, JobId};
 use souk_memory::ContentId;
 use souk_network::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
 use souk_network::protocols::lease::offer_tensor;
@@ -222,10 +222,6 @@ async fn submit_purchase(buyer: Buyer, gang: Command) -> EffectOutcome {
     EffectOutcome::Is(match buyer.trader.submit_one(gang).await {
         Ok(Acceptance::Ganged { trades }) => Answer::Bought(trades),
         Ok(_) => Answer::Uncertain("the market answered something else".to_owned()),
-        // An answer was lost and the batch was sent again: the log has the result.
-        Err(TradeError::Refused(refusal @ Refusal::NonceUsed { .. })) => {
-            Answer::Uncertain(refusal.to_string())
-        }
         Err(TradeError::Refused(refusal)) => Answer::NotBought(refusal),
         Err(error) => Answer::Uncertain(error.to_string()),
     })

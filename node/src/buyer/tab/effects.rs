@@ -41,10 +41,6 @@ pub(super) async fn buy(buyer: Buyer, bid: Command) -> TabAnswer {
             TabAnswer::Bought(Box::new(trades.remove(0)))
         }
         Ok(_) => TabAnswer::Uncertain("the market answered something else".to_owned()),
-        // An answer was lost and the batch was sent again: the log has the result.
-        Err(TradeError::Refused(refusal @ Refusal::NonceUsed { .. })) => {
-            TabAnswer::Uncertain(refusal.to_string())
-        }
         Err(TradeError::Refused(refusal)) => TabAnswer::NotBought(refusal),
         Err(error) => TabAnswer::Uncertain(error.to_string()),
     }

@@ -380,6 +380,11 @@ impl World {
 
     /// Handles a batch that a replica refused from its state. No log has it.
     fn on_foreseen(&mut self, number: u64, moment: ReadMoment, result: &[u8]) {
+        if let Some((Operation::Asked(waiter), _)) = self.operations.waiting.get(&number)
+            && let Request::Submit(signed) = &*waiter.question
+        {
+            self.checker.on_batch_result(&signed.batch, result);
+        }
         if let Some((_, wanted)) = self.on_result(number, result) {
             self.counts.foreseen += 1;
             self.checker.on_completed(number, wanted, moment.applied);

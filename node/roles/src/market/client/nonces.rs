@@ -23,10 +23,10 @@ impl Nonces {
         self.last
     }
 
-    /// Makes the next nonce greater than every one that the market can have seen, which are at most
-    /// a window above `oldest`.
-    pub fn rise_above(&mut self, oldest: Nonce) {
-        let highest = oldest.0.saturating_add(NONCE_WINDOW - 1);
+    /// Makes the next nonce greater than every one that the market has seen, which are less than a
+    /// window above `seen`: a nonce of the market's window, or the oldest of it.
+    pub fn rise_above(&mut self, seen: Nonce) {
+        let highest = seen.0.saturating_add(NONCE_WINDOW - 1);
         self.last = self.last.max(highest);
     }
 }

@@ -145,9 +145,21 @@ fn a_nonce_that_a_repeated_batch_finds_used_says_nothing() {
     let nonce = Nonce(1);
     let uncertain = reply(scene.applied(second, Refusal::NonceUsed { nonce }));
     assert!(matches!(uncertain, Reply::Uncertain(NoReply::Broken)));
-    // A batch that was put once was never carried out: another one used its nonce.
-    let (first, ..) = scene.carry();
-    let refused = reply(scene.applied(first, Refusal::NonceUsed { nonce }));
+}
+
+/// A process before this one, whose clock was ahead, can have used its nonce: it was carried out
+/// never, and must be.
+#[test]
+fn a_batch_that_finds_its_nonce_used_at_once_is_signed_above_the_window() {
+    let mut scene = Scene::new();
+    let (mut putting, _, mut question) = scene.carry();
+    for _ in 1..SIGNED_MAX {
+        let nonce = batch(&question).batch.nonce;
+        (putting, _, question) = put(scene.applied(putting, Refusal::NonceUsed { nonce }));
+        assert_eq!(batch(&question).batch.nonce.0, nonce.0 + NONCE_WINDOW);
+    }
+    let nonce = batch(&question).batch.nonce;
+    let refused = reply(scene.applied(putting, Refusal::NonceUsed { nonce }));
     assert!(matches!(refused, Reply::Carried(results) if results.len() == 1));
 }
 
@@ -199,8 +211,7 @@ fn commands_that_are_under_way_together_are_within_one_window() {
     let first = sent[0].1;
     assert_eq!(sent.map(|(_, nonce)| nonce - first), [0, 1, 2]);
     for (putting, _) in sent {
-        let nonce = Nonce(1);
-        scene.applied(putting, Refusal::NonceUsed { nonce });
+        scene.hear(putting, Answer::Applied(Vec::new()));
     }
     let (_, later) = carry(&mut scene, 13);
     assert!(
