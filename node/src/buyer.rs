@@ -275,7 +275,9 @@ impl Buyer {
                         return Err(error);
                     }
                     comes_back = Some(known);
-                    tokio::time::sleep(book_pause(began.elapsed().into()).into()).await;
+                    let wait = job.limits.wait.into();
+                    let pause = book_pause(began.elapsed().into(), wait);
+                    tokio::time::sleep(pause.into()).await;
                 }
                 done => return done,
             }

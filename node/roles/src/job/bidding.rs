@@ -16,14 +16,17 @@ use crate::clock::Micros;
 
 /// The shortest and the longest pause before a job that waits for devices looks at the book again.
 const BOOK_PAUSE_MIN: Micros = Micros::from_millis(50);
-const BOOK_PAUSE_MAX: Micros = Micros::from_millis(500);
+const BOOK_PAUSE_MAX: Micros = Micros::from_seconds(2);
 
-/// Returns the pause before a buyer that has waited for devices for so long looks at the book
-/// again: an eighth of that time, from 50 to 500 ms. So a long wait costs the market few questions,
-/// and the pause adds little to it.
+/// Returns the pause before a buyer that has waited for devices for so long, and waits for `wait`
+/// at most, looks at the book again: an eighth of the time so far, from 50 ms to 2 s. So a long
+/// wait costs the market few questions, and the pause adds little to it. The last look is at the
+/// end of the wait and not after it.
 #[must_use]
-pub fn book_pause(waited: Micros) -> Micros {
-    Micros(waited.0 / 8).clamp(BOOK_PAUSE_MIN, BOOK_PAUSE_MAX)
+pub fn book_pause(waited: Micros, wait: Micros) -> Micros {
+    let left = wait.since(waited).max(BOOK_PAUSE_MIN);
+    let pause = Micros(waited.0 / 8);
+    pause.clamp(BOOK_PAUSE_MIN, BOOK_PAUSE_MAX).min(left)
 }
 
 /// How long the market can still sell a gang after no answer came: as long as a batch is valid,
@@ -184,5 +187,30 @@ pub(super) fn unreachable_reason(answer: Answer) -> Reason {
     match answer {
         Answer::NotSeen(why) | Answer::Uncertain(why) => Reason::Unreachable(why),
         _ => Reason::Unreachable("an effect was answered out of turn".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buyer_looks_at_the_book_after_an_eighth_of_its_wait_and_at_its_end() {
+        let wait = Micros::from_seconds(60);
+        let looks = [
+            (0, 50),
+            (800, 100),
+            (30_000, 2_000),
+            (59_000, 1_000),
+            (60_000, 50),
+        ];
+        for (waited, pause) in looks {
+            let expected = Micros::from_millis(pause);
+            assert_eq!(
+                book_pause(Micros::from_millis(waited), wait),
+                expected,
+                "{waited}"
+            );
+        }
     }
 }

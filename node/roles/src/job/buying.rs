@@ -353,7 +353,7 @@ impl JobCore {
 
     /// Pauses a purchase before it looks at the book again.
     pub(super) fn pause_before_book(&mut self, purpose: AttemptPurpose) {
-        let pause = book_pause(self.waited(purpose));
+        let pause = book_pause(self.waited(purpose), self.spec.limits.wait);
         self.pause_purpose(purpose, pause);
     }
 
