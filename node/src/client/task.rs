@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libp2p::PeerId;
 use souk_folder::clock::{CoreClock, LogClock, unix_us};
-use souk_folder::key::NodeKey;
+use souk_folder::key::{self, NodeKey};
 use souk_market::{AccountKey, Command, MarketId, Millis};
 use souk_network::protocols::market::{Age, Answer, PROTOCOL, Request, TimedAnswer};
 use souk_network::wire::WireError;
@@ -126,8 +126,10 @@ impl Client {
         let (age, oldest) = watch::channel(None);
         let (told, changes) = mpsc::channel(INBOX);
         let log_clock = LogClock::default();
+        // Until somebody signs, the node's own key determines where its questions go.
+        let own = AccountKey(key::account_of(&network.peer()).unwrap_or_default());
         let task = Task {
-            core: MarketClient::new(AccountKey::default(), MarketId::default(), validators.len()),
+            core: MarketClient::new(own, MarketId::default(), validators.len()),
             clock: CoreClock::new(log_clock.clone()),
             network,
             validators,

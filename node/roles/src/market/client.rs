@@ -4,6 +4,9 @@
 //! The client can safely send a signed batch again to another validator, because its nonce makes it
 //! take effect once. So it tries the validators in turn with the same bytes, beginning with the
 //! last that answered, until one answers or time is up.
+//!
+//! A validator serves a limited number of streams. So a client begins at a place in the list that
+//! its account's key determines: the clients of a market spread over all validators.
 
 mod nonces;
 mod offsets;
@@ -20,7 +23,7 @@ use souk_market::{
 use crate::clock::{Micros, Now, Timers};
 use crate::market::market_protocol::{Answer, Request};
 use nonces::Nonces;
-use offsets::Offsets;
+use offsets::{ClockReading, Offsets};
 use open_call::{Open, PendingCall};
 pub use watching::WatchId;
 use watching::Watching;
@@ -39,12 +42,6 @@ const EXPIRY: Millis = Millis(60_000);
 
 /// How often the client signs commands anew because another process of the same account was faster.
 const SIGNED_MAX: u32 = 4;
-
-/// How long the client trusts the validators' clocks before it asks all of them again.
-const CLOCK_PERIOD: Micros = Micros::from_seconds(600);
-
-/// The step of this machine's clock after which the client asks at once: it was set, or slept.
-const CLOCK_STEP: Micros = Micros::from_seconds(1);
 
 /// The most questions under way at a time; later ones wait for their turn.
 const ASKED_MAX: usize = 256;
@@ -215,25 +212,6 @@ enum Timer {
     Watch(AccountKey),
 }
 
-/// What both clocks of this machine showed at one moment.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct ClockReading {
-    /// The monotonic clock.
-    tick: Micros,
-    /// The clock that people set, in microseconds since 1970.
-    own: Micros,
-}
-
-impl ClockReading {
-    /// Returns whether the clocks that validators stated at `asked` are too old, or this machine's
-    /// clock was set since.
-    fn needs_clocks(self, asked: ClockReading) -> bool {
-        let passed = self.tick.since(asked.tick);
-        let expected = asked.own.plus(passed);
-        passed >= CLOCK_PERIOD || self.own.0.abs_diff(expected.0) >= CLOCK_STEP.0
-    }
-}
-
 /// A client to a market; see the module.
 #[derive(Clone, Debug, Serialize)]
 pub struct MarketClient {
@@ -262,7 +240,7 @@ impl MarketClient {
             account,
             market,
             validators,
-            preferred: 0,
+            preferred: first_validator(account, validators),
             next: 0,
             open: BTreeMap::new(),
             putting: BTreeMap::new(),
@@ -275,9 +253,11 @@ impl MarketClient {
         }
     }
 
-    /// Sets the account and the market of all later commands.
+    /// Sets the account and the market of all later commands, and begins with the account's first
+    /// validator.
     pub fn sign_for(&mut self, account: AccountKey, market: MarketId) {
         (self.account, self.market) = (account, market);
+        self.preferred = first_validator(account, self.validators);
     }
 
     /// Returns the moment at which you must send [`Event::TimerFired`], if any.
@@ -332,7 +312,7 @@ impl MarketClient {
             Event::Validators(count) => {
                 assert!(count > 0, "a client knows a validator");
                 self.validators = count;
-                self.preferred = 0;
+                self.preferred = first_validator(self.account, count);
                 self.offsets.forget_clocks();
                 self.clocks_asked = None;
             }
@@ -577,7 +557,8 @@ impl MarketClient {
 
     fn watch_account(&mut self, account: AccountKey, actions: &mut Vec<Action>) {
         let (watch, turn) = self.watching.begin_watch(account);
-        let validator = ValidatorIndex(turn % self.validators);
+        let first = first_validator(self.account, self.validators);
+        let validator = ValidatorIndex((first + turn % self.validators) % self.validators);
         actions.push(Action::Watch {
             watch,
             validator,
@@ -597,6 +578,13 @@ impl MarketClient {
         let over = now.tick.plus(watching::RECONNECT_PAUSE);
         self.timers.set_timer(Timer::Watch(account), over);
     }
+}
+
+/// Returns the place of the validator with which an account begins: its key, as one number, modulo
+/// the number of validators. Keys are as good as random, so accounts spread evenly.
+fn first_validator(account: AccountKey, validators: usize) -> usize {
+    let digits = account.0.iter().map(|byte| usize::from(*byte));
+    digits.fold(0, |place, byte| (place * 256 + byte) % validators)
 }
 
 #[cfg(test)]

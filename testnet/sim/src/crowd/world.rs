@@ -281,7 +281,7 @@ impl Crowd {
             CrowdEvent::Time(actor, life, node) if lives(self, actor, life) => {
                 let way = supply::way_us(self.validators.region(node), self.machines[actor].region);
                 let time = Millis(EPOCH_MS + self.now.saturating_sub(way) / 1_000);
-                let validator = self.index_of(actor, node);
+                let validator = ValidatorIndex(node);
                 self.tell_client(actor, ClientEvent::Time { validator, time });
             }
             CrowdEvent::Watch(actor, life, watch) if lives(self, actor, life) => {
@@ -314,16 +314,6 @@ impl Crowd {
 
     fn own_time(&self) -> Millis {
         Millis(EPOCH_MS + self.now / 1_000)
-    }
-
-    /// Returns the validator behind a place in a client's list: each has an order of its own.
-    fn node_of(&self, actor: usize, index: ValidatorIndex) -> usize {
-        (index.0 + actor) % self.config.replicas
-    }
-
-    fn index_of(&self, actor: usize, node: usize) -> ValidatorIndex {
-        let replicas = self.config.replicas;
-        ValidatorIndex((node + replicas - actor % replicas) % replicas)
     }
 
     /// Returns the id of a machine's next call.
@@ -379,7 +369,7 @@ impl Crowd {
                 question,
                 ..
             } => {
-                let node = self.node_of(actor, validator);
+                let node = validator.0;
                 let at = self.now + self.way_to(actor, node);
                 let put = Put {
                     actor,
@@ -391,7 +381,7 @@ impl Crowd {
                 self.add_event(at, CrowdEvent::Put(Box::new(put)));
             }
             Action::AskTime(validator) => {
-                let node = self.node_of(actor, validator);
+                let node = validator.0;
                 let at = self.now + self.way_to(actor, node);
                 self.add_event(at, CrowdEvent::AskTime(actor, life, node));
             }
@@ -400,7 +390,7 @@ impl Crowd {
             Action::Watch {
                 watch, validator, ..
             } => {
-                let node = self.node_of(actor, validator);
+                let node = validator.0;
                 let at = self.now + self.way_to(actor, node);
                 self.add_event(at, CrowdEvent::Watch(actor, life, watch));
             }

@@ -12,9 +12,36 @@ use serde::Serialize;
 use souk_market::Millis;
 
 use super::ValidatorIndex;
+use crate::clock::Micros;
 
 /// The fewest validators whose clocks must be known before the median counts.
 pub const SAID_MIN: usize = 2;
+
+/// How long the client trusts the validators' clocks before it asks all of them again.
+pub const CLOCK_PERIOD: Micros = Micros::from_seconds(600);
+
+/// The step of this machine's clock after which the client asks at once: it was set, or slept.
+pub const CLOCK_STEP: Micros = Micros::from_seconds(1);
+
+/// What both clocks of this machine showed at one moment.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ClockReading {
+    /// The monotonic clock.
+    pub tick: Micros,
+    /// The clock that people set, in microseconds since 1970.
+    pub own: Micros,
+}
+
+impl ClockReading {
+    /// Returns whether the clocks that validators stated at `asked` are too old, or this machine's
+    /// clock was set since.
+    #[must_use]
+    pub fn needs_clocks(self, asked: ClockReading) -> bool {
+        let passed = self.tick.since(asked.tick);
+        let expected = asked.own.plus(passed);
+        passed >= CLOCK_PERIOD || self.own.0.abs_diff(expected.0) >= CLOCK_STEP.0
+    }
+}
 
 /// The clocks of validators, as the milliseconds by which each is ahead of this machine's.
 #[derive(Clone, Debug, Default, Serialize)]

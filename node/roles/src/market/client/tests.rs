@@ -2,6 +2,7 @@
 
 use souk_market::{LeaseId, NONCE_WINDOW, SigningKey};
 
+use super::offsets::{CLOCK_PERIOD, CLOCK_STEP};
 use super::*;
 
 const ASKED: CallId = CallId(7);
@@ -9,6 +10,8 @@ const OWN: Micros = Micros::from_seconds(1_700_000_000);
 
 struct Scene {
     client: MarketClient,
+    /// The place of the validator with which it begins, of three.
+    first: usize,
     key: SigningKey,
     tick: Micros,
     /// How far somebody set this machine's clock ahead.
@@ -23,11 +26,17 @@ impl Scene {
         let key = SigningKey::from_bytes(&[3; 32]);
         let client = MarketClient::new(AccountKey::from(&key), MarketId([1; 32]), 3);
         Scene {
+            first: client.preferred,
             client,
             key,
             tick: Micros(0),
             ahead: Micros(0),
         }
+    }
+
+    /// The validator so many places after the first.
+    fn nth(&self, place: usize) -> ValidatorIndex {
+        ValidatorIndex((self.first + place) % 3)
     }
 
     /// What comes of an event once what is to be signed is signed.
@@ -115,20 +124,17 @@ fn batch(request: &Request) -> &SignedBatch {
 fn a_batch_is_signed_once_and_put_to_each_validator_in_turn() {
     let mut scene = Scene::new();
     let (first, index, question) = scene.carry();
-    assert_eq!(index, ValidatorIndex(0));
+    assert_eq!(index, scene.nth(0));
     let (second, index, again) = put(scene.silent(first));
-    assert_eq!(
-        (index, batch(&again)),
-        (ValidatorIndex(1), batch(&question))
-    );
+    assert_eq!((index, batch(&again)), (scene.nth(1), batch(&question)));
     // One that says nothing has three seconds.
     let (third, index, _) = put(scene.wake());
-    assert_eq!((index, scene.tick), (ValidatorIndex(2), ANSWER_PATIENCE));
+    assert_eq!((index, scene.tick), (scene.nth(2), ANSWER_PATIENCE));
     assert!(scene.hear(second, Answer::Done).is_empty(), "too late");
     let busy = Answer::Busy { retry_after_ms: 1 };
     assert!(scene.hear(third, busy).is_empty(), "each failed once");
     let (fourth, index, again) = put(scene.wake());
-    assert_eq!(index, ValidatorIndex(0));
+    assert_eq!(index, scene.nth(0));
     assert_eq!(scene.tick, ANSWER_PATIENCE.plus(ROUND_PAUSE));
     assert_eq!(batch(&again), batch(&question));
     let carried = reply(scene.hear(fourth, Answer::Applied(Vec::new())));
@@ -260,7 +266,51 @@ fn who_answered_last_is_asked_first() {
     let (second, ..) = put(scene.silent(first));
     reply(scene.hear(second, Answer::Applied(Vec::new())));
     let (_, index, _) = scene.carry();
-    assert_eq!(index, ValidatorIndex(1));
+    assert_eq!(index, scene.nth(1));
+}
+
+/// Whether it knew its account and the validators at its begin or learnt them later.
+#[test]
+fn a_hundred_accounts_spread_over_the_validators() {
+    let market = MarketId([1; 32]);
+    for validators in [3, 7] {
+        let mut clients_at = vec![0_usize; validators];
+        for number in 0..100 {
+            let account = AccountKey::from(&SigningKey::from_bytes(&[number; 32]));
+            let known = MarketClient::new(account, market, validators);
+            let mut told = MarketClient::new(AccountKey::default(), market, validators);
+            told.sign_for(account, market);
+            let mut grown = MarketClient::new(account, market, 1);
+            first_validators(&mut grown, Event::Validators(validators));
+            let firsts = [known, told, grown].map(|mut client| {
+                let [watch, call] = first_validators(&mut client, Event::Watch(account));
+                assert_eq!(watch, call, "{validators} {number}");
+                watch.expect("it watches").0
+            });
+            assert!(firsts.iter().all(|first| *first == firsts[0]), "{firsts:?}");
+            clients_at[firsts[0]] += 1;
+        }
+        let fair = 100 / validators;
+        let is_fair = |clients: &usize| (fair / 2..=fair * 2).contains(clients);
+        assert!(clients_at.iter().all(is_fair), "{clients_at:?}");
+    }
+}
+
+/// The validators that a client asks to watch, and to answer a question, after an event.
+fn first_validators(client: &mut MarketClient, event: Event) -> [Option<ValidatorIndex>; 2] {
+    let (asked, question) = (ASKED, Box::new(Request::Totals));
+    let mut actions = client.apply(Now::default(), OWN, event);
+    actions.extend(client.apply(Now::default(), OWN, Event::Ask { asked, question }));
+    client.apply(Now::default(), OWN, Event::Forget(ASKED));
+    let watch = actions.iter().find_map(|action| match action {
+        Action::Watch { validator, .. } => Some(*validator),
+        _ => None,
+    });
+    let call = actions.iter().find_map(|action| match action {
+        Action::Put { validator, .. } => Some(*validator),
+        _ => None,
+    });
+    [watch, call]
 }
 
 #[test]
@@ -286,7 +336,7 @@ fn a_watch_that_broke_is_taken_up_by_the_next_validator() {
         other => panic!("{other:?}"),
     };
     let (watch, index) = watched(scene.apply(Event::Watch(account)));
-    assert_eq!(index, ValidatorIndex(0));
+    assert_eq!(index, scene.nth(0));
     let goes_on = true;
     let told = scene.apply(Event::Watched { watch, goes_on });
     assert!(matches!(told[..], [Action::Changed(changed)] if changed == account));
@@ -294,7 +344,7 @@ fn a_watch_that_broke_is_taken_up_by_the_next_validator() {
     let told = scene.apply(Event::Watched { watch, goes_on });
     assert!(matches!(told[..], [Action::WatchLost(lost)] if lost == account));
     let (again, index) = watched(scene.wake());
-    assert_eq!(index, ValidatorIndex(1));
+    assert_eq!(index, scene.nth(1));
     let ended = scene.apply(Event::Unwatch(account));
     assert!(matches!(ended[..], [Action::Unwatch(watch)] if watch == again));
 }

@@ -24,7 +24,8 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Begins a watch over an account. Returns its id, and a number that selects the validator.
+    /// Begins a watch over an account. Returns its id, and how many validators after the client's
+    /// first it goes to.
     pub fn begin_watch(&mut self, account: AccountKey) -> (WatchId, usize) {
         let watch = WatchId(self.next);
         self.next += 1;
