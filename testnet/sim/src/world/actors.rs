@@ -39,14 +39,8 @@ const BUYERS: usize = 3;
 /// Number of the first accounts, which buy no jobs.
 const JOBLESS: usize = TRADERS + WORKERS;
 
-/// Maximum simulated milliseconds of a message to a validator.
-const DELAY_MAX_MS: u64 = 40;
-
 /// Milliseconds of waiting for the market that count as bad service.
 const LATE_MS: u64 = 2_000;
-
-/// Lost messages to or from a validator, per thousand.
-const LOST_PERMILLE: u64 = 15;
 
 /// A machine with an account.
 pub struct Actor {
@@ -518,11 +512,7 @@ impl World {
                     },
                 );
             }
-            Action::Unwatch(watch) => {
-                for watchers in self.actors.watchers.values_mut() {
-                    watchers.retain(|it| (it.actor, it.life, it.watch) != (actor, life, watch));
-                }
-            }
+            Action::Unwatch(watch) => self.end_watch(actor, life, watch),
             Action::Changed(_) => self.on_account_changed(actor),
             Action::WatchLost(_) => {
                 if let Role::Worker(_) = self.actors.list[actor].role {
@@ -579,15 +569,6 @@ impl World {
         if !self.checker.has_carried(account, &nonces, results.clone()) {
             let what = format!("{results:?} under {nonces:?} is not in the log");
             self.breach_of_job(actor, what);
-        }
-    }
-
-    /// Delivers a message to or from a validator, unless it is lost.
-    fn send_message(&mut self, actor: usize, event: ActorEvent) {
-        let lost = !self.healed && self.actors.random.chance(LOST_PERMILLE);
-        let delay = self.actors.random.draw_between(1, DELAY_MAX_MS);
-        if !lost {
-            self.schedule_event(self.now + delay, Event::Actor(actor, event));
         }
     }
 }

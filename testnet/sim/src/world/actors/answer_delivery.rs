@@ -3,11 +3,17 @@
 
 use souk_consensus::LogTime;
 use souk_market::{AccountKey, Millis};
-use souk_roles::market::client::{NoReply, ValidatorAnswer};
+use souk_roles::market::client::{NoReply, ValidatorAnswer, WatchId};
 use souk_roles::market::market_protocol::Answer;
 
 use super::{ActorEvent, Waiter, Watcher};
-use crate::world::World;
+use crate::world::{Event, World};
+
+/// Maximum simulated milliseconds of a message to a validator.
+const DELAY_MAX_MS: u64 = 40;
+
+/// Lost messages to or from a validator, per thousand.
+const LOST_PERMILLE: u64 = 15;
 
 impl World {
     pub(super) fn on_put(&mut self, waiter: Waiter) {
@@ -92,6 +98,37 @@ impl World {
                     goes_on,
                 },
             );
+        }
+    }
+
+    /// Delivers a message to or from a validator, unless it is lost. A stream loses no single
+    /// message: if one of a watch is lost, the watch breaks, and its actor hears of that.
+    pub(super) fn send_message(&mut self, actor: usize, event: ActorEvent) {
+        let lost = !self.healed && self.actors.random.chance(LOST_PERMILLE);
+        let delay = self.actors.random.draw_between(1, DELAY_MAX_MS);
+        let event = match (lost, event) {
+            (false, event) => event,
+            (
+                true,
+                ActorEvent::Watch { life, watch, .. } | ActorEvent::Watched { life, watch, .. },
+            ) => {
+                self.end_watch(actor, life, watch);
+                let goes_on = false;
+                ActorEvent::Watched {
+                    life,
+                    watch,
+                    goes_on,
+                }
+            }
+            (true, _) => return,
+        };
+        self.schedule_event(self.now + delay, Event::Actor(actor, event));
+    }
+
+    /// Ends a watch at the validator that serves it, if one does.
+    pub(super) fn end_watch(&mut self, actor: usize, life: u64, watch: WatchId) {
+        for watchers in self.actors.watchers.values_mut() {
+            watchers.retain(|it| (it.actor, it.life, it.watch) != (actor, life, watch));
         }
     }
 }
