@@ -47,6 +47,7 @@ pub use element::{Bf16, Element, F16};
 pub use outline::{FRAME_BYTES, FrameHash, Outline, OutlineError};
 pub use shape::{RANK_MAX, Shape, ShapeError};
 pub use store::{
-    FolderError, Store, StoreConfig, StoreConfigError, StoreError, StoreUse, StoredContent,
+    FolderError, HeldContent, Store, StoreConfig, StoreConfigError, StoreError, StoreUse,
+    StoredContent,
 };
 pub use tensor::{Tensor, TensorError};

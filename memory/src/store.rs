@@ -8,6 +8,7 @@
 //! copy.
 
 mod folder;
+mod held;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use crate::room::SparePages;
 use crate::{Arrival, ContentId, Outline, Tensor, TensorError, VerifiedContent};
 pub(crate) use folder::Folder;
 pub use folder::FolderError;
+pub use held::HeldContent;
 
 /// Spare pages of dropped content can take the memory limit divided by this, in addition to the
 /// limit.

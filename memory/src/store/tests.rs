@@ -31,6 +31,39 @@ fn a_full_memory_refuses_by_its_limit() {
 }
 
 #[test]
+fn held_content_leaves_with_its_last_hold() {
+    let store = Arc::new(Store::in_memory(10));
+    let text = || Bytes::from_static(b"12345678");
+    for _ in 0..100 {
+        let first = HeldContent::put(&store, text()).unwrap();
+        let second = HeldContent::put(&store, text()).unwrap();
+        let id = first.id();
+        assert_eq!(second.id(), id);
+        drop(first);
+        assert_eq!(store.get(&id).unwrap(), Some(text()));
+        drop(second);
+        assert!(!store.contains(&id));
+        // A hold can come before its content, and content that came without one goes with it.
+        let hold = HeldContent::for_id(&store, id);
+        store.put(text()).unwrap();
+        drop(hold);
+    }
+    let usage = store.usage();
+    assert_eq!((usage.memory_bytes, usage.pinned_items), (0, 0));
+    // Content that does not fit leaves no hold.
+    let long = Bytes::from_static(b"more than ten");
+    let error = HeldContent::put(&store, long).unwrap_err();
+    assert!(matches!(error, StoreError::MemoryFull { .. }), "{error}");
+    assert_eq!(store.usage().pinned_items, 0);
+    // What somebody else pins stays.
+    let held = HeldContent::put(&store, text()).unwrap();
+    let id = held.id();
+    store.pin(id);
+    drop(held);
+    assert!(store.contains(&id));
+}
+
+#[test]
 fn a_folder_lets_memory_forget_and_bring_back() {
     let folder = tempfile::tempdir().unwrap();
     let store = on_disk(folder.path(), 10, 1000);

@@ -18,11 +18,13 @@ use souk_gateway::JSON_BYTES_MAX;
 use souk_node::buyer::tab::FinishedText;
 use souk_node::buyer::text_keys::{CoverError, KeyedRequest, TextKeys};
 use souk_node::buyer::text_router::{
-    AnswerEvent, AnswerEvents, AskTerms, SLOT_WAIT, TextOffer, TextRouter, TextRouterError,
+    AnswerEvent, AnswerEvents, AnswerFault, AskTerms, SLOT_WAIT, TextOffer, TextRouter,
+    TextRouterError,
 };
 use souk_node::client::broker::BrokerError;
 use souk_roles::tokens::card::is_resold;
 use souk_roles::tokens::counting::{TokenPrice, TokenRates};
+use souk_roles::tokens::tab::TabFailure;
 use souk_roles::tokens::text::{AnswerText, Finish, Message, Role, TextRequest};
 
 use crate::answer::{AnswerFields, AnswerKind, DONE};
@@ -447,6 +449,10 @@ impl From<TextRouterError> for Refusal {
                 Refusal::new(StatusCode::PAYMENT_REQUIRED, format!("{message}; {hint}"))
                     .with_code("insufficient_quota")
             }
+            TextRouterError::Memory(_)
+            | TextRouterError::Failed {
+                last: AnswerFault::Tab(TabFailure::Memory(_)),
+            } => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("memory_full"),
             TextRouterError::Broken { .. } => {
                 let message = format!("{message}; you pay for the text that came");
                 Refusal::new(StatusCode::BAD_GATEWAY, message).with_code("provider_failed")

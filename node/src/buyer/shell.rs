@@ -6,6 +6,7 @@
 //! order, so they have queues of their own.
 
 mod effects;
+mod held_contents;
 mod served_contents;
 mod streams;
 
@@ -37,6 +38,7 @@ use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
 use crate::client::broker::AccountWatch;
 use crate::effect_tasks::EffectTasks;
 use crate::lease_report::LeaseReport;
+use held_contents::HeldContents;
 use served_contents::ServedContents;
 use streams::{Incoming, ProviderStream};
 
@@ -105,6 +107,7 @@ pub(super) struct Shell {
     /// Measures how long the job takes.
     watch: JobStopwatch,
     served: ServedContents,
+    held: HeldContents,
     /// Contents that came with messages.
     inline_contents: InlineContents<Leg>,
     /// A failure of this task that the core does not know of.
@@ -131,6 +134,7 @@ impl Shell {
         job: JobId,
         (submission, journal): (Submission, Option<JournalWriter>),
     ) -> Shell {
+        let is_session = planner.is_session();
         let clock = CoreClock::new(buyer.broker().log_clock());
         let (core, effects) = begin(clock.now());
         let (told, inbox) = mpsc::channel(INBOX);
@@ -172,6 +176,7 @@ impl Shell {
             gathered: JobResult::new(job),
             watch: JobStopwatch::start(),
             served: ServedContents::new(buyer.tensors.clone(), buyer.account()),
+            held: HeldContents::new(buyer.tensors.store().clone(), is_session),
             inline_contents: InlineContents::default(),
             fault: None,
             outcome: None,
@@ -298,12 +303,9 @@ impl Shell {
 
     /// Stores the inputs of a request, so that providers can fetch them.
     fn on_request(&mut self, asked: &RequestInputs) -> Event {
-        let store = self.buyer.tensors.store();
-        let put = |(name, tensor): (&String, _)| Ok((name.clone(), store.put_tensor(tensor)?));
-        let inputs: Result<_, souk_memory::StoreError> = asked.tensors.iter().map(put).collect();
-        match inputs {
+        let number = self.asked;
+        match self.held.put_inputs(number, &asked.tensors) {
             Ok(inputs) => {
-                let number = self.asked;
                 self.own_outputs.note_request(number, &asked.tensors);
                 self.asked += 1;
                 self.under_way += 1;

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use souk_market::{AccountKey, Credits, Millis};
+use souk_memory::{HeldContent, StoreError, Tensor};
 use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::counting::TokenCount;
 use souk_roles::tokens::router::TabPurchase;
@@ -49,9 +50,19 @@ pub struct FinishedText {
     pub cost: Credits,
 }
 
+/// A request in the buyer's store, where its provider fetches it. The store drops it with the last
+/// clone.
+#[derive(Clone, Debug)]
+pub(super) struct StoredRequest {
+    pub(super) request: TextRequest,
+    body: Arc<HeldContent>,
+}
+
 /// A request on its way to a tab.
 struct AskedText {
     request: TextRequest,
+    /// The request in the store, until it has an answer.
+    body: Arc<HeldContent>,
     events: mpsc::Sender<TextEvent>,
     bill: oneshot::Sender<TextBill>,
 }
@@ -65,12 +76,29 @@ pub struct AskedAnswer {
     pub bill: oneshot::Receiver<TextBill>,
 }
 
+impl StoredRequest {
+    /// Stores a request.
+    ///
+    /// # Errors
+    /// [`StoreError::MemoryFull`].
+    pub(super) fn store(buyer: &Buyer, request: &TextRequest) -> Result<StoredRequest, StoreError> {
+        let bytes = request.to_bytes();
+        let tensor = Tensor::from_vec(vec![bytes.len()], bytes).expect("its length is its shape");
+        let body = HeldContent::put(buyer.tensors().store(), tensor.to_blob())?;
+        Ok(StoredRequest {
+            request: request.clone(),
+            body: Arc::new(body),
+        })
+    }
+}
+
 impl AskedText {
-    fn new(request: TextRequest) -> (AskedText, AskedAnswer) {
+    fn new(stored: &StoredRequest) -> (AskedText, AskedAnswer) {
         let (events, answer) = mpsc::channel(EVENTS_MAX);
         let (bill, billed) = oneshot::channel();
         let asked = AskedText {
-            request,
+            request: stored.request.clone(),
+            body: stored.body.clone(),
             events,
             bill,
         };
@@ -131,15 +159,21 @@ impl Tab {
     ///
     /// The ask must sell a model; otherwise this returns none. The tab wakes and notes as `owner`
     /// says.
+    ///
+    /// # Errors
+    /// [`StoreError::MemoryFull`] if the store has no room for the model's card.
     pub(super) fn open(
         buyer: &Buyer,
         purchase: &TabPurchase,
         duration: Duration,
-        first: TextRequest,
+        first: &StoredRequest,
         owner: TabOwner,
-    ) -> Option<(Tab, AskedAnswer, JoinHandle<TabOutcome>)> {
+    ) -> Result<Option<(Tab, AskedAnswer, JoinHandle<TabOutcome>)>, StoreError> {
         let listing = &purchase.listing;
-        let card = TextCard::of_resources(&listing.resources)?;
+        let Some(card) = TextCard::of_resources(&listing.resources) else {
+            return Ok(None);
+        };
+        let held = HeldContent::put(buyer.tensors().store(), card.to_bytes().into())?;
         let spec = TabSpec {
             market: buyer.trader().market(),
             account: buyer.account(),
@@ -147,7 +181,7 @@ impl Tab {
             listing: Box::new(listing.clone()),
             excluded: purchase.excluded.clone(),
             is_strict: purchase.is_strict,
-            card: card.id(),
+            card: held.id(),
             duration: Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
         };
         let (asks, requests) = mpsc::channel(1);
@@ -160,7 +194,7 @@ impl Tab {
         let shell = TabShell::new(
             buyer,
             spec,
-            &card,
+            held,
             requests,
             asked,
             TabHandles {
@@ -175,7 +209,7 @@ impl Tab {
             busy,
             provider,
         };
-        Some((tab, answer, running))
+        Ok(Some((tab, answer, running)))
     }
 
     /// Returns a cell that holds the provider once the tab is bought.
@@ -192,18 +226,12 @@ impl Tab {
         provider.filter(|_| !is_busy && !self.asks.is_closed())
     }
 
-    /// Sends a request, if no other is open. Returns the request if the tab cannot take it now.
-    ///
-    /// # Errors
-    /// The request itself.
-    pub fn ask(&self, request: TextRequest) -> Result<AskedAnswer, Box<TextRequest>> {
+    /// Sends a request. Returns none if the tab cannot take it now.
+    pub(super) fn ask(&self, stored: &StoredRequest) -> Option<AskedAnswer> {
         if self.busy.is_busy.swap(true, Ordering::AcqRel) {
-            return Err(Box::new(request));
+            return None;
         }
-        let (asked, answer) = AskedText::new(request);
-        match self.asks.try_send(asked) {
-            Ok(()) => Ok(answer),
-            Err(error) => Err(Box::new(error.into_inner().request)),
-        }
+        let (asked, answer) = AskedText::new(stored);
+        self.asks.try_send(asked).is_ok().then_some(answer)
     }
 }

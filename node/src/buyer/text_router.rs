@@ -29,7 +29,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::Buyer;
-use super::tab::{Tab, TabOwner, TextEvent};
+use super::tab::{StoredRequest, Tab, TabOwner, TextEvent};
 use super::text_keys::KeyedRequest;
 use super::transcripts::{TabLog, TabTranscript, TranscriptFolder};
 use crate::client::broker::BrokerError;
@@ -102,6 +102,13 @@ pub struct TextSpending {
     pub held: Credits,
     /// The tabs that ended with a receipt.
     pub receipts: u64,
+}
+
+impl TextSpending {
+    /// Notes that a tab holds its escrow no more.
+    fn release(&mut self, escrow: Credits) {
+        self.held = Credits(self.held.0.saturating_sub(escrow.0));
+    }
 }
 
 /// Learns how tabs end.
@@ -215,8 +222,9 @@ impl TextRouter {
         rules.distrusted = self.distrusted_of(model);
         let seed = RandomState::new().hash_one(0);
         let mut route = Route::new(model, request, rules, seed);
+        let stored = StoredRequest::store(&self.buyer, request)?;
         let wanted = WantedPart {
-            request,
+            stored: &stored,
             key: key.as_deref(),
         };
         let open = self.find_tab(&mut route, wanted, patience).await?;
@@ -340,7 +348,7 @@ impl TextRouter {
         if !cover.covers(open.rates) {
             return PlannedStep::Uncovered(open.rates);
         }
-        let Ok(asked) = open.tab.ask(cover.wanted.request.clone()) else {
+        let Some(asked) = open.tab.ask(cover.wanted.stored) else {
             return PlannedStep::Step(step);
         };
         let (provider, rates) = (open.tab.provider_cell(), open.rates);
@@ -350,7 +358,7 @@ impl TextRouter {
             provider,
             rates,
             events: cover.wanted.note_sent(rates, asked),
-            request: cover.wanted.request.clone(),
+            request: cover.wanted.stored.request.clone(),
             began: now,
         };
         PlannedStep::Sent(Box::new(open))
@@ -364,7 +372,6 @@ impl TextRouter {
         wanted: WantedPart<'_>,
     ) -> Result<OpenRequest, TextRouterError> {
         let listing = &purchase.listing;
-        let request = wanted.request;
         let worst = route.time_max(TokenRates::from(listing));
         let (duration, escrow) = self.reserve_escrow(listing, worst)?;
         let log = self.transcripts.as_ref().map(|_| TabLog::default());
@@ -372,7 +379,8 @@ impl TextRouter {
             freed: self.freed.clone(),
             log: log.clone(),
         };
-        let opened = Tab::open(&self.buyer, purchase, duration, request.clone(), owner);
+        let opened = Tab::open(&self.buyer, purchase, duration, wanted.stored, owner);
+        let opened = opened.inspect_err(|_| self.lock_state().spending.release(escrow))?;
         let Some((tab, asked, running)) = opened else {
             unreachable!("the offer sells a model");
         };
@@ -409,7 +417,7 @@ impl TextRouter {
             tab: id,
             provider,
             rates,
-            request: request.clone(),
+            request: wanted.stored.request.clone(),
             events: wanted.note_sent(rates, asked),
             began: self.clock.now().tick,
         })
@@ -523,7 +531,7 @@ impl TextRouter {
         {
             let mut state = self.lock_state();
             let spending = &mut state.spending;
-            spending.held = Credits(spending.held.0.saturating_sub(escrow.0));
+            spending.release(escrow);
             spending.spent = Credits(spending.spent.0.saturating_add(outcome.cost.0));
             spending.receipts += u64::from(outcome.receipt.is_some());
             state.core.on_tab_over(id);

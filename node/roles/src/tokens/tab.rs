@@ -333,6 +333,9 @@ impl TabCore {
             (TabWait::Count, TabAnswer::NotCounted(why)) => {
                 self.end_early(TabFailure::BadAnswer(truncate_text(why)));
             }
+            (TabWait::Count, TabAnswer::NotStored(why)) => {
+                self.end_early(TabFailure::Memory(truncate_text(why)));
+            }
             (TabWait::Sign, TabAnswer::Signed(receipt)) => self.on_signed(receipt),
             (TabWait::Settle, TabAnswer::Commanded(settled)) => self.on_settled(settled),
             (TabWait::Command, TabAnswer::Commanded(_)) => {}

@@ -58,6 +58,7 @@ impl Shell {
             } => self.fetch_output(ticket, job, name, id, holders),
             Action::HandOn { job, to, offer } => {
                 self.served.grant_contents(job, to, &[offer.tensor]);
+                self.held.assign(offer.request, &offer.tensor);
                 self.effects.start(ticket, hand_on(buyer, to, offer));
             }
             Action::Compare {
@@ -94,6 +95,7 @@ impl Shell {
     ) {
         let (buyer, room) = (self.buyer.clone(), self.transfers.clone());
         let scope = self.served.job_scope(job);
+        self.held.hold_fetched(id);
         let along = self.inline_contents.take_content(&id);
         let along = along.and_then(|(leg, bytes)| {
             let talk = self.talks.get(&leg)?;
@@ -147,9 +149,13 @@ impl Shell {
 
     /// Stores graphs and weights where providers can fetch them. Tensors are stored when they
     /// arrive.
-    fn serve_contents(&self, contents: &[ContentId]) -> Answer {
+    fn serve_contents(&mut self, contents: &[ContentId]) -> Answer {
         let store = self.buyer.tensors.store();
-        for id in contents.iter().filter(|id| !store.contains(id)) {
+        for id in contents.iter().filter(|id| !self.held.holds(id)) {
+            self.served.pin_content(*id);
+            if store.contains(id) {
+                continue;
+            }
             let Some(bytes) = self.planner.find_content(id) else {
                 return Answer::NotServed(format!("{id} is no longer in memory"));
             };
@@ -179,6 +185,8 @@ impl Shell {
         let tensor = |(name, id): &(String, ContentId)| {
             Some((name.clone(), store.get_tensor(id).ok().flatten()?))
         };
+        let ids = outputs.iter().map(|(_, id)| id);
+        ids.for_each(|id| self.held.assign(number, id));
         let outputs: Option<BTreeMap<String, Tensor>> = outputs.iter().map(tensor).collect();
         let Some(mut outputs) = outputs else {
             let why = "an answer is no longer in memory: it is too large";
@@ -186,11 +194,14 @@ impl Shell {
             return self.queue_answer(ticket, Answer::NotTaken);
         };
         outputs.extend(self.own_outputs.take_outputs(number));
+        let answered = self.held.take_answered(number);
         let (answer, kept) = super::super::Answer::new(number, outputs);
         // If the caller is gone, the answer is dropped and thus not kept.
         let _ = self.answers.send(answer);
         self.effects.start(ticket, async move {
-            EffectOutcome::Is(match kept.await {
+            let kept = kept.await;
+            drop(answered);
+            EffectOutcome::Is(match kept {
                 Ok(()) => Answer::Taken,
                 Err(_) => Answer::NotTaken,
             })

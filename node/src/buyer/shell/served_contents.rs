@@ -16,6 +16,8 @@ pub(super) struct ServedContents {
     buyer: AccountKey,
     /// The ids of attempts under which a provider has access.
     attempts: BTreeSet<JobId>,
+    /// Graphs and weights, which no other job of this buyer may remove meanwhile.
+    pinned: BTreeSet<ContentId>,
 }
 
 impl ServedContents {
@@ -24,6 +26,7 @@ impl ServedContents {
             tensors,
             buyer,
             attempts: BTreeSet::new(),
+            pinned: BTreeSet::new(),
         }
     }
 
@@ -31,6 +34,13 @@ impl ServedContents {
     pub(super) fn job_scope(&self, job: JobId) -> Scope {
         let buyer = self.buyer;
         Scope { buyer, job }
+    }
+
+    /// Keeps a content in the store until the job ends.
+    pub(super) fn pin_content(&mut self, id: ContentId) {
+        if self.pinned.insert(id) {
+            self.tensors.store().pin(id);
+        }
     }
 
     /// Grants a provider these contents, for the work of its lease.
@@ -47,5 +57,7 @@ impl Drop for ServedContents {
     fn drop(&mut self) {
         let attempts = self.attempts.iter();
         attempts.for_each(|job| self.tensors.access().end_lease(self.job_scope(*job)));
+        let store = self.tensors.store();
+        self.pinned.iter().for_each(|id| store.unpin(id));
     }
 }

@@ -3,18 +3,18 @@
 use futures::{AsyncReadExt, AsyncWriteExt};
 use souk_market::{Acceptance, AccountKey, Command, Receipt, Refusal};
 use souk_memory::transfers::Urgency;
-use souk_memory::{ContentId, Tensor};
+use souk_memory::{HeldContent, Tensor};
 use souk_roles::access::Scope;
 use souk_roles::lease::{BuyerMessage, Opening, ProviderMessage, Start};
 use souk_roles::tokens::tab::TabAnswer;
 use souk_roles::tokens::text::TextAnswer;
 use tokio::sync::mpsc;
 
-use super::AskedText;
 use crate::buyer::Buyer;
 use crate::client::trader::TradeError;
 use souk_folder::key;
 use souk_network::content::inline_contents::MessageWithContents;
+use souk_network::content::transfers::FetchError;
 use souk_network::protocols::lease::PROTOCOL;
 use souk_network::wire;
 
@@ -24,15 +24,22 @@ const ANSWER_BYTES_BESIDE_TEXT: usize = 64 << 10;
 /// A message from the provider, or why its stream ended.
 pub(super) type StreamMessage = Result<MessageWithContents<ProviderMessage>, String>;
 
-pub(super) fn store_request(buyer: &Buyer, asked: &AskedText) -> ContentId {
-    let bytes = asked.request.to_bytes();
-    let tensor = Tensor::from_vec(vec![bytes.len()], bytes).expect("its length is its shape");
-    let id = tensor.id();
-    if let Err(error) = buyer.tensors().store().put_tensor(&tensor) {
-        // The provider then finds no request, and says so.
-        tracing::warn!(%error, "a request is not served");
+/// Why an answer cannot be counted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum AnswerLack {
+    /// This buyer has no memory for it.
+    NoMemory(String),
+    /// It did not arrive, or is none.
+    Wrong(String),
+}
+
+impl From<FetchError> for AnswerLack {
+    fn from(error: FetchError) -> AnswerLack {
+        match error {
+            FetchError::Store(error) => AnswerLack::NoMemory(error.to_string()),
+            error => AnswerLack::Wrong(error.to_string()),
+        }
     }
-    id
 }
 
 pub(super) async fn buy(buyer: Buyer, bid: Command) -> TabAnswer {
@@ -73,25 +80,25 @@ pub(super) async fn find_provider(buyer: &Buyer, provider: AccountKey) -> Result
     added.map_err(|error| error.to_string())
 }
 
-/// Fetches an answer of at most so many bytes of text.
+/// Fetches an answer of at most so many bytes of text. It leaves the store once it is read.
 pub(super) async fn fetch_answer(
     buyer: &Buyer,
     scope: Scope,
     provider: AccountKey,
-    (answer, text_bytes_max): (ContentId, usize),
-) -> Result<TextAnswer, String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let peer = key::peer_of(&provider.0).map_err(|error| text(&error))?;
+    answer: HeldContent,
+    text_bytes_max: usize,
+) -> Result<TextAnswer, AnswerLack> {
+    let wrong = |error: &dyn std::fmt::Display| AnswerLack::Wrong(error.to_string());
+    let peer = key::peer_of(&provider.0).map_err(|error| wrong(&error))?;
     let tensors = buyer.tensors();
     // A provider must not fill this buyer's store.
     let bytes_max = text_bytes_max.saturating_add(ANSWER_BYTES_BESIDE_TEXT) as u64;
-    let wanted = (answer, bytes_max);
+    let wanted = (answer.id(), bytes_max);
     let fetched = tensors
         .fetch_bounded(Urgency::Awaited, scope, &[peer], wanted)
-        .await;
-    let fetched = fetched.map_err(|error| text(&error))?;
-    let tensor = Tensor::from_blob(&fetched.bytes).map_err(|error| text(&error))?;
-    TextAnswer::read(tensor.bytes()).ok_or_else(|| "it is no answer of a tab".to_owned())
+        .await?;
+    let tensor = Tensor::from_blob(&fetched.bytes).map_err(|error| wrong(&error))?;
+    TextAnswer::read(tensor.bytes()).ok_or_else(|| wrong(&"it is no answer of a tab"))
 }
 
 /// Exchanges messages with the provider until the sender is dropped; otherwise returns why it

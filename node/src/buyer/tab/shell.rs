@@ -5,12 +5,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 use souk_market::{AccountKey, Command, Lease};
-use souk_memory::ContentId;
+use souk_memory::{ContentId, HeldContent};
 use souk_roles::access::{Readers, Scope};
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::job::facts::Terms;
 use souk_roles::lease::{BuyerMessage, ProviderMessage, Start, truncate_text};
-use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::counting::{TokenCount, TokenRates};
 use souk_roles::tokens::prompts::PromptHistory;
 use souk_roles::tokens::tab::{
@@ -21,8 +20,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::effects::{
-    StreamMessage, buy, exchange_messages, fetch_answer, find_provider, sign_receipt,
-    store_request, submit,
+    AnswerLack, StreamMessage, buy, exchange_messages, fetch_answer, find_provider, sign_receipt,
+    submit,
 };
 use super::follower::follow_lease;
 use super::open_text::OpenText;
@@ -49,7 +48,7 @@ enum TabInput {
     Piece(Option<Piece>),
     ReaderGone,
     EffectEnded(Ticket, TabAnswer),
-    Counted(Ticket, Result<(TextAnswer, ContentId), String>),
+    Counted(Ticket, Result<(TextAnswer, ContentId), AnswerLack>),
     LeaseChanged,
     LeaseSeen(Option<Box<Lease>>),
     Nothing,
@@ -58,7 +57,7 @@ enum TabInput {
 /// The result of a task.
 enum Outcome {
     Answer(Ticket, TabAnswer),
-    Fetched(Ticket, Result<(TextAnswer, ContentId), String>),
+    Fetched(Ticket, Result<(TextAnswer, ContentId), AnswerLack>),
     Lease(Option<Box<Lease>>),
 }
 
@@ -66,7 +65,10 @@ enum Outcome {
 pub(super) struct TabShell {
     buyer: Buyer,
     spec: TabSpec,
-    card: Vec<u8>,
+    /// The model's card, which the provider fetches.
+    _card: HeldContent,
+    /// The contents that came with a message, until it is handled.
+    arrived: Vec<HeldContent>,
     core: TabCore,
     clock: CoreClock,
     ready: VecDeque<TabEvent>,
@@ -99,7 +101,7 @@ impl TabShell {
     pub(super) fn new(
         buyer: &Buyer,
         spec: TabSpec,
-        card: &TextCard,
+        card: HeldContent,
         requests: mpsc::Receiver<AskedText>,
         first: AskedText,
         handles: TabHandles,
@@ -111,11 +113,12 @@ impl TabShell {
             job: spec.job,
         };
         buyer.tensors().access().begin_lease(scope);
-        let body = store_request(buyer, &first);
+        let body = first.body.id();
         let (core, effects) = TabCore::begin(spec.clone(), body, clock.now());
         let mut shell = TabShell {
             buyer: buyer.clone(),
-            card: card.to_bytes(),
+            _card: card,
+            arrived: Vec::new(),
             core,
             clock,
             ready: VecDeque::new(),
@@ -161,6 +164,7 @@ impl TabShell {
                 let had_request = self.open.is_some();
                 let effects = self.core.apply(self.clock.now(), event);
                 self.carry_out(effects);
+                self.arrived.clear();
                 // A tab that closes takes no request, so it stays busy.
                 if had_request && self.ready.is_empty() && self.core.is_free() {
                     self.busy.set_free();
@@ -226,7 +230,7 @@ impl TabShell {
                 Some(TabEvent::EffectAnswered { ticket, answer })
             }
             TabInput::Asked(Some(asked)) => {
-                let body = store_request(&self.buyer, &asked);
+                let body = asked.body.id();
                 let open = OpenText::new(asked, self.next_request, &self.prompts);
                 let most = open.asked.request.count_max_after(open.prompt);
                 self.open = Some(open);
@@ -271,7 +275,9 @@ impl TabShell {
                 for (id, bytes) in contents {
                     if outputs.iter().any(|(_, named)| *named == id) {
                         let came = (self.scope(), peer);
-                        let taken = self.buyer.tensors().take_in(came, (id, bytes), true);
+                        let tensors = self.buyer.tensors();
+                        self.arrived.push(HeldContent::for_id(tensors.store(), id));
+                        let taken = tensors.take_in(came, (id, bytes), true);
                         if let Err(error) = taken {
                             tracing::debug!(%error, "an inline answer was refused; fetching it");
                         }
@@ -340,7 +346,7 @@ impl TabShell {
     fn on_fetched(
         &mut self,
         ticket: Ticket,
-        fetched: Result<(TextAnswer, ContentId), String>,
+        fetched: Result<(TextAnswer, ContentId), AnswerLack>,
     ) -> TabEvent {
         let answer = match (fetched, &mut self.open) {
             (Ok((mut answer, id)), Some(open)) => {
@@ -369,7 +375,8 @@ impl TabShell {
                     }
                 }
             }
-            (Err(why), _) => TabAnswer::NotCounted(why),
+            (Err(AnswerLack::NoMemory(why)), _) => TabAnswer::NotStored(why),
+            (Err(AnswerLack::Wrong(why)), _) => TabAnswer::NotCounted(why),
             (Ok(_), None) => TabAnswer::Counted(TokenCount::default()),
         };
         TabEvent::EffectAnswered { ticket, answer }
@@ -443,9 +450,10 @@ impl TabShell {
                 let (scope, provider) = (self.scope(), self.bought().provider);
                 let open = self.open.as_ref();
                 let bytes_max = open.map_or(0, |open| open.asked.request.answer_bytes_max());
+                // The hold comes before that of its message ends.
+                let held = HeldContent::for_id(buyer.tensors().store(), answer);
                 self.effects.spawn(async move {
-                    let wanted = (answer, bytes_max);
-                    let fetched = fetch_answer(&buyer, scope, provider, wanted).await;
+                    let fetched = fetch_answer(&buyer, scope, provider, held, bytes_max).await;
                     Outcome::Fetched(ticket, fetched.map(|text| (text, answer)))
                 });
             }
@@ -495,10 +503,6 @@ impl TabShell {
     }
 
     fn open_stream(&mut self, start: Box<Start>) {
-        let store = self.buyer.tensors().store();
-        if let Err(error) = store.put_as(self.spec.card, self.card.clone().into()) {
-            tracing::warn!(%error, "the card of a tab is not served");
-        }
         let given = start.first.inputs.iter().map(|(_, id)| *id);
         self.grant_contents(given.chain([self.spec.card]).collect());
         let (say, messages) = mpsc::channel(MESSAGES_MAX);

@@ -14,7 +14,7 @@ use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
 use super::error::{AnswerFault, TextRouterError};
 use super::key_cover::WantedPart;
 use super::{OpenRequest, REST_WAIT, SLOT_WAIT, TextRouter};
-use crate::buyer::tab::{FinishedText, TextEvent};
+use crate::buyer::tab::{FinishedText, StoredRequest, TextEvent};
 use crate::buyer::text_keys::KeyedRequest;
 
 /// What happens to an answer.
@@ -273,8 +273,12 @@ impl AnswerEvents {
             true => SLOT_WAIT,
             false => REST_WAIT,
         };
+        let stored = match StoredRequest::store(&self.router.buyer, &request) {
+            Ok(stored) => stored,
+            Err(error) => return Err(self.to_error(fault, Some(error.into()))),
+        };
         let wanted = WantedPart {
-            request: &request,
+            stored: &stored,
             key: self.key.as_deref(),
         };
         let found = self
@@ -318,6 +322,7 @@ impl AnswerEvents {
                 error @ (TextRouterError::Budget { .. }
                 | TextRouterError::ServerBudget { .. }
                 | TextRouterError::Key(_)
+                | TextRouterError::Memory(_)
                 | TextRouterError::Broker(_)),
             ) => error,
             _ => TextRouterError::Failed { last: fault },

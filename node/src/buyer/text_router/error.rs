@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use souk_market::Name;
+use souk_memory::StoreError;
 use souk_roles::tokens::router::{Misfit, RouteFailure};
 use souk_roles::tokens::seam::SeamFault;
 use souk_roles::tokens::tab::TabFailure;
@@ -72,6 +73,9 @@ pub enum TextRouterError {
     /// The key of the request does not pay for it.
     #[error(transparent)]
     Key(#[from] CoverError),
+    /// This buyer has no memory for the request.
+    #[error("the memory of this buyer is full: {0}")]
+    Memory(#[from] StoreError),
     /// Each provider that was tried failed before its first text.
     #[error("no provider answered: {last}")]
     Failed {
@@ -153,10 +157,10 @@ impl AnswerFault {
     }
 
     /// Returns what the fault says about the provider; none if it says that the market is out of
-    /// reach.
+    /// reach, or this buyer's memory full.
     pub(super) fn to_failure(&self) -> Option<RouteFailure> {
         Some(match self {
-            AnswerFault::Tab(TabFailure::Unreachable(_)) => return None,
+            AnswerFault::Tab(TabFailure::Unreachable(_) | TabFailure::Memory(_)) => return None,
             AnswerFault::Tab(TabFailure::OtherProvider) => RouteFailure::OtherProvider,
             AnswerFault::Tab(TabFailure::Closing | TabFailure::NotSold(_))
             | AnswerFault::TabTime => RouteFailure::TabOver,

@@ -3,11 +3,10 @@
 use souk_market::Credits;
 use souk_roles::tokens::counting::TokenRates;
 use souk_roles::tokens::router::Route;
-use souk_roles::tokens::text::TextRequest;
 use tokio::sync::mpsc;
 
 use super::TextRouterError;
-use crate::buyer::tab::{AskedAnswer, TextEvent};
+use crate::buyer::tab::{AskedAnswer, StoredRequest, TextEvent};
 use crate::buyer::text_keys::{CoverError, KeyedRequest, TextBill};
 
 /// How often offers that are too dear for a key are left out, until the request is refused.
@@ -16,7 +15,7 @@ const LIMITS_MAX: u32 = 8;
 /// A request, or the rest of one, and the key that pays for it.
 #[derive(Clone, Copy)]
 pub(super) struct WantedPart<'a> {
-    pub request: &'a TextRequest,
+    pub stored: &'a StoredRequest,
     /// None for the buyer's own request.
     pub key: Option<&'a KeyedRequest>,
 }
@@ -34,7 +33,7 @@ pub(super) struct KeyCover<'a> {
 impl WantedPart<'_> {
     /// Returns the most that the request can cost at an offer.
     fn worst_bill(&self, rates: TokenRates) -> TextBill {
-        TextBill::at_rates(rates, self.request.count_max())
+        TextBill::at_rates(rates, self.stored.request.count_max())
     }
 
     /// Notes that a tab has taken the request, and returns the events of its answer.
@@ -90,7 +89,7 @@ impl<'a> KeyCover<'a> {
         self.limits += 1;
         match refused {
             CoverError::Refused { left, .. } if self.limits <= LIMITS_MAX => {
-                route.limit_cost(self.wanted.request.count_max(), left);
+                route.limit_cost(self.wanted.stored.request.count_max(), left);
                 self.refused = Some(refused);
                 Ok(())
             }

@@ -73,6 +73,8 @@ pub enum TabAnswer {
     Counted(TokenCount),
     /// The answer did not arrive, or is none.
     NotCounted(String),
+    /// The buyer has no memory for the answer.
+    NotStored(String),
     /// The receipt with the buyer's signature.
     Signed(Box<Receipt>),
     /// The market's result for a command.
@@ -97,7 +99,8 @@ pub enum TabAction {
     CloseStream,
     /// The lease is bought: follow it in the log, and report each change of it. No answer.
     Follow(Box<Terms>),
-    /// Fetch the answer to the open request and count it. TabAnswer: `Counted` or `NotCounted`.
+    /// Fetch the answer to the open request and count it. TabAnswer: `Counted`,
+    /// `NotCounted` or `NotStored`.
     Count {
         /// The request's number.
         request: u32,
@@ -128,6 +131,9 @@ pub enum TabFailure {
     /// The market did not answer.
     #[error("the market did not answer: {0}")]
     Unreachable(String),
+    /// The buyer has no memory for the answer, which says nothing about the provider.
+    #[error("this buyer's memory is full: {0}")]
+    Memory(String),
     /// The provider could not be reached.
     #[error("the provider could not be reached: {0}")]
     NotReached(String),
@@ -155,7 +161,7 @@ impl TabFailure {
     /// Returns whether another provider could answer the request.
     #[must_use]
     pub fn is_of_provider(&self) -> bool {
-        !matches!(self, TabFailure::Unreachable(_))
+        !matches!(self, TabFailure::Unreachable(_) | TabFailure::Memory(_))
     }
 }
 

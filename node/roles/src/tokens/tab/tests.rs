@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use souk_market::{Acceptance, DeviceMicros, Lease, LeaseState, SigningKey, TokenUsage};
+use souk_market::{
+    Acceptance, CloseReason, DeviceMicros, Lease, LeaseState, SigningKey, TokenUsage,
+};
 
 use super::*;
 use crate::lease::Opening;
@@ -33,6 +35,8 @@ struct TabWorld {
     last_seen: Option<Lease>,
     /// The tokens that the tab counts for a request.
     counts: TokenCount,
+    /// Why the tab's owner cannot store an answer, if so.
+    is_full: Option<String>,
     asked: u32,
     delivered: u32,
     failures: Vec<TabFailure>,
@@ -74,6 +78,7 @@ impl TabWorld {
             followed: None,
             last_seen: None,
             counts: RUN_TOKENS,
+            is_full: None,
             asked: 1,
             delivered: 0,
             failures: Vec::new(),
@@ -122,7 +127,10 @@ impl TabWorld {
                 self.followed = Some(terms.lease);
                 return;
             }
-            TabAction::Count { .. } => TabAnswer::Counted(self.counts),
+            TabAction::Count { .. } => match self.is_full.clone() {
+                Some(why) => TabAnswer::NotStored(why),
+                None => TabAnswer::Counted(self.counts),
+            },
             TabAction::Deliver => {
                 self.delivered += 1;
                 return;
@@ -396,6 +404,21 @@ fn an_answer_that_fails_leaves_those_before_it_owed() {
     assert_eq!((tab.delivered, tab.failures.len()), (1, 1));
     let receipt = tab.outcome().receipt.as_ref().expect("both signed");
     assert_eq!(receipt.body.usage, HONEST);
+}
+
+#[test]
+fn an_answer_that_the_buyer_cannot_store_is_not_disputed() {
+    let mut tab = TabWorld::new();
+    tab.is_full = Some("it holds 8 GiB".to_owned());
+    tab.live(200);
+    let failure = TabFailure::Memory("it holds 8 GiB".to_owned());
+    assert_eq!(tab.failures, std::slice::from_ref(&failure));
+    assert!(!failure.is_of_provider());
+    assert_eq!(tab.outcome().failure, Some(failure));
+    let LeaseState::Closed { reason, .. } = tab.closed_lease().state else {
+        unreachable!("it is closed");
+    };
+    assert_eq!(reason, CloseReason::BuyerEnded);
 }
 
 #[test]
