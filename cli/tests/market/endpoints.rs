@@ -377,13 +377,36 @@ fn if_an_engine_is_busy_another_answers_and_a_broken_answer_is_said() {
     assert_eq!(text_of(&streamed), PIECES[..2].concat(), "{streamed:?}");
     let last = streamed.last().expect("an error");
     assert!(last.contains("provider_failed"), "{last}");
-    // A request that an engine refuses is not tried elsewhere, and costs nothing.
+    // A request that its only engine refuses is at fault, and costs nothing.
     let refusing = Engine::start(Manner::Refuses);
     let _other = sell(&market, "refusing", &refusing, "0.01");
     let rules = json!({ "stream": true, "provider": { "only": ["refusing"] } });
     let refused = ask(&server, &rules).of(400);
     let message = refused["error"]["message"].as_str().expect("a text");
     assert!(message.contains("it is too long"), "{message}");
+    drop(server);
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn a_request_that_a_cheap_engine_refuses_is_answered_by_another() {
+    let market = Market::up();
+    let engines = [Manner::Refuses, Manner::Well].map(Engine::start);
+    let _refusing = sell(&market, "refusing", &engines[0], "0.01");
+    let well = sell(&market, "well", &engines[1], "0.3");
+    let server = Server::run(&market, &[]);
+    for _ in 0..20 {
+        let answer = ask(&server, &json!({}));
+        let provider = answer.header("x-souk-provider").map(str::to_owned);
+        assert_eq!(provider, Some(well.account().to_string()));
+        let text = answer.of(200)["choices"][0]["message"]["content"].clone();
+        assert_eq!(text, PIECES.concat());
+    }
+    let refused = engines[0].requests().len();
+    assert!((1..=3).contains(&refused), "{refused} requests went there");
+    let only = json!({ "provider": { "only": ["refusing"] } });
+    let refused = ask(&server, &only).of(400);
+    assert_eq!(refused["error"]["code"], "engine_refused");
     drop(server);
     market.assert_escrow_returns();
 }

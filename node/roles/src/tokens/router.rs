@@ -4,7 +4,8 @@
 //! A request goes to an open tab that is free, the one whose last conversation begins most like the
 //! request. If there is none, the router draws among the offers that suit, each with a weight of 1
 //! by the square of what the request would cost there, and buys a tab. A provider that failed is
-//! left alone for a time that grows with each failure, as long as another one is healthy. A request
+//! left alone for a time that grows with each failure, as long as another one is healthy. So is one
+//! that refused a request which another one then answered, for requests that are as long. A request
 //! is tried at three providers before its first text; if an answer breaks off later, its rest is
 //! tried at others too.
 //!
@@ -76,6 +77,8 @@ pub struct Route {
     prefix: Prefix,
     /// The providers that failed at it.
     failed: Vec<AccountKey>,
+    /// Those of them that refused it, or answered it without text.
+    refused: Vec<AccountKey>,
     tries: u32,
     closings: u32,
     continuations: u32,
@@ -129,6 +132,9 @@ pub enum RouteFailure {
     Busy,
     /// It could not be reached, or broke off.
     Failed,
+    /// Its engine refused the request, or answered it without text. Perhaps the request is at
+    /// fault: only the answer of another provider shows that it is not.
+    Refused,
     /// Its engine did not continue the text of another one.
     NotContinued,
     /// The tab was over before it began the request, which says nothing about the provider.
@@ -187,6 +193,7 @@ impl Route {
             cost_max: None,
             prefix: Prefix::of_messages(&request.messages),
             failed: Vec::new(),
+            refused: Vec::new(),
             tries: 0,
             closings: 0,
             continuations: 0,
@@ -217,6 +224,11 @@ impl Route {
     #[must_use]
     pub fn time_max(&self, rates: TokenRates) -> DeviceMicros {
         self.most.device_time(rates.terms)
+    }
+
+    /// Returns the most tokens that it can have, messages included.
+    fn tokens_max(&self) -> u64 {
+        self.most.total()
     }
 
     /// Returns what it is expected to cost at an offer, in millionths of a micro-credit.
@@ -300,9 +312,10 @@ impl RouterCore {
                 continue;
             }
             let candidate = self.to_candidate(route, Place::Offer(at), &offer);
-            match self.health.find(offer.provider).is_healthy(now) {
+            let health = self.health.find(offer.provider);
+            match health.is_healthy_for(now, route.tokens_max()) {
                 true => candidates.push(candidate),
-                false => cooling.push((self.health.find(offer.provider).cools_until, candidate)),
+                false => cooling.push((health.left_alone_until(route.tokens_max()), candidate)),
             }
         }
         if self.tabs.len() >= TABS_MAX {
@@ -357,12 +370,24 @@ impl RouterCore {
         self.health.on_first_text(now, provider, after);
     }
 
-    /// Notes a whole answer: its tokens, and the time from the first to the last one.
-    pub fn on_answered(&mut self, now: Micros, provider: AccountKey, tokens: u64, took: Micros) {
+    /// Notes the whole answer to a request: its tokens, and the time from the first to the last
+    /// one. Whoever refused the request before was wrong.
+    pub fn on_answered(
+        &mut self,
+        now: Micros,
+        route: &Route,
+        provider: AccountKey,
+        tokens: u64,
+        took: Micros,
+    ) {
         let is_enough = tokens >= MEASURED_TOKENS_MIN;
         let each = || Micros(took.0.saturating_mul(1_000) / tokens);
         let measured = is_enough.then(each);
-        self.health.on_answered(now, provider, measured);
+        let asked = route.tokens_max();
+        self.health.on_answered(now, provider, asked, measured);
+        for refusing in &route.refused {
+            self.health.on_wrong_refusal(now, *refusing, asked);
+        }
     }
 
     /// Notes a failure at a tab. The provider is none if the tab was not bought. Returns whether
@@ -378,7 +403,10 @@ impl RouterCore {
     ) -> bool {
         let ends_tab = matches!(
             failure,
-            RouteFailure::Failed | RouteFailure::TabOver | RouteFailure::OtherProvider
+            RouteFailure::Failed
+                | RouteFailure::Refused
+                | RouteFailure::TabOver
+                | RouteFailure::OtherProvider
         );
         if let Some(tab) = self.tabs.get_mut(&tab).filter(|_| ends_tab) {
             tab.is_ending = true;
@@ -393,6 +421,9 @@ impl RouterCore {
             }
             (Some(provider), failure) => {
                 self.health.on_failed(now, provider, failure);
+                if failure == RouteFailure::Refused {
+                    route.refused.push(provider);
+                }
                 route.tries += 1;
                 if !route.failed.contains(&provider) {
                     route.failed.push(provider);
@@ -431,7 +462,8 @@ impl RouterCore {
         let candidate = |(id, provider): (&TabId, &AccountKey)| {
             let tab = self.tabs.get(id)?;
             let terms = self.to_tab_terms(tab, *provider);
-            let is_healthy = self.health.find(*provider).is_healthy(now);
+            let health = self.health.find(*provider);
+            let is_healthy = health.is_healthy_for(now, route.tokens_max());
             let suits = tab.model == route.model
                 && !tab.is_ending
                 && is_healthy

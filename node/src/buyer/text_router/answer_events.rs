@@ -6,7 +6,7 @@ use std::sync::Arc;
 use souk_market::{AccountKey, Credits};
 use souk_roles::clock::Micros;
 use souk_roles::tokens::counting::TokenCount;
-use souk_roles::tokens::router::Route;
+use souk_roles::tokens::router::{Route, RouteFailure};
 use souk_roles::tokens::seam::{Seam, SeamStep};
 use souk_roles::tokens::tab::TabFailure;
 use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
@@ -46,6 +46,8 @@ pub struct AnswerEvents {
     /// What the providers before this one delivered.
     earlier: PaidPart,
     first_provider: Option<AccountKey>,
+    /// The last refusal or empty answer, which is the answer if nobody gives another one.
+    without_text: Option<Box<FinishedText>>,
 }
 
 /// The output tokens of a part of an answer, and what the part costs.
@@ -76,6 +78,7 @@ impl AnswerEvents {
             text: AnswerText::default(),
             earlier: PaidPart::default(),
             first_provider: None,
+            without_text: None,
         };
         let first = events.next().await?;
         events.first_provider = events.open.provider.get().copied();
@@ -187,9 +190,16 @@ impl AnswerEvents {
             }
             Finish::Expired => Some(AnswerFault::TabTime),
             Finish::Refused if self.route.is_rest() => Some(AnswerFault::Refused(message())),
+            Finish::Refused => Some(AnswerFault::RequestRefused(message())),
+            Finish::Stop | Finish::Length if self.text.is_empty() && self.own.is_empty() => {
+                Some(AnswerFault::Empty)
+            }
             _ => None,
         };
         if let Some(fault) = fault {
+            if fault.to_failure() == Some(RouteFailure::Refused) {
+                self.without_text = Some(Box::new(done.clone()));
+            }
             return Err((fault, Some(delivered)));
         }
         if let Some(mut seam) = self.seam.take() {
@@ -198,14 +208,14 @@ impl AnswerEvents {
                 ..AnswerText::default()
             });
         }
-        // A refusal says nothing good about the provider.
-        let is_answered = done.answer.finish != Finish::Refused;
+        // An answer without text says nothing good about the provider.
+        let is_answered = !self.text.is_empty();
         if let Some(provider) = self.open.provider.get().filter(|_| is_answered) {
             let now = self.router.clock.now().tick;
             let took = Micros(now.since(self.first_text.unwrap_or(now)).0);
             let mut state = self.router.lock_state();
             let core = &mut state.core;
-            core.on_answered(now, *provider, done.count.output, took);
+            core.on_answered(now, &self.route, *provider, done.count.output, took);
         }
         self.earlier.add(delivered);
         self.end_with(done.answer.finish, message(), done.count);
@@ -245,7 +255,7 @@ impl AnswerEvents {
         delivered: Option<PaidPart>,
     ) -> Result<(), TextRouterError> {
         let Some(failure) = fault.to_failure() else {
-            return Err(self.to_error(fault, None));
+            return self.give_up(fault, None);
         };
         let mut can_try = self.router.on_failed(&mut self.route, &self.open, failure);
         self.earlier
@@ -260,14 +270,14 @@ impl AnswerEvents {
                     self.end_with(Finish::Length, String::new(), TokenCount::default());
                     return Ok(());
                 }
-                Err(_) => return Err(self.to_error(AnswerFault::Long, None)),
+                Err(_) => return self.give_up(AnswerFault::Long, None),
             };
             if !self.own.is_empty() || !self.route.is_rest() {
                 can_try &= self.route.begin_rest(request.continues);
             }
         }
         if !can_try {
-            return Err(self.to_error(fault, None));
+            return self.give_up(fault, None);
         }
         let patience = match self.text.is_empty() {
             true => SLOT_WAIT,
@@ -275,7 +285,7 @@ impl AnswerEvents {
         };
         let stored = match StoredRequest::store(&self.router.buyer, &request) {
             Ok(stored) => stored,
-            Err(error) => return Err(self.to_error(fault, Some(error.into()))),
+            Err(error) => return self.give_up(fault, Some(error.into())),
         };
         let wanted = WantedPart {
             stored: &stored,
@@ -287,7 +297,7 @@ impl AnswerEvents {
             .await;
         self.open = match found {
             Ok(open) => open,
-            Err(error) => return Err(self.to_error(fault, Some(error))),
+            Err(error) => return self.give_up(fault, Some(error)),
         };
         self.own = AnswerText::default();
         self.first_text = None;
@@ -310,6 +320,31 @@ impl AnswerEvents {
         }
     }
 
+    /// Ends an answer that goes on nowhere: by the refusal or the empty answer that came last, if
+    /// nobody else can answer the request, or by an error.
+    fn give_up(
+        &mut self,
+        fault: AnswerFault,
+        rest: Option<TextRouterError>,
+    ) -> Result<(), TextRouterError> {
+        let is_last = match &fault {
+            AnswerFault::Empty => true,
+            // In a moment another provider can have a slot.
+            AnswerFault::RequestRefused(_) => {
+                !matches!(rest, Some(TextRouterError::SoldOut { .. }))
+            }
+            _ => false,
+        };
+        let is_reason = rest.as_ref().is_none_or(|rest| !rest.is_of_buyer());
+        match self.without_text.take().filter(|_| is_last && is_reason) {
+            Some(done) => {
+                self.end_with(done.answer.finish, done.answer.message, done.count);
+                Ok(())
+            }
+            None => Err(self.to_error(fault, rest)),
+        }
+    }
+
     /// Returns the error of an answer that goes on nowhere.
     fn to_error(&self, fault: AnswerFault, rest: Option<TextRouterError>) -> TextRouterError {
         if !self.text.is_empty() {
@@ -318,13 +353,12 @@ impl AnswerEvents {
         }
         match rest {
             // Whoever was not tried is not the reason.
-            Some(
-                error @ (TextRouterError::Budget { .. }
-                | TextRouterError::ServerBudget { .. }
-                | TextRouterError::Key(_)
-                | TextRouterError::Memory(_)
-                | TextRouterError::Broker(_)),
-            ) => error,
+            Some(error) if error.is_of_buyer() => error,
+            Some(error @ TextRouterError::SoldOut { .. })
+                if matches!(fault, AnswerFault::RequestRefused(_)) =>
+            {
+                error
+            }
             _ => TextRouterError::Failed { last: fault },
         }
     }

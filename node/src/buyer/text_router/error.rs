@@ -101,6 +101,12 @@ pub enum AnswerFault {
     /// The engine has no room now.
     #[error("{0}")]
     Busy(String),
+    /// The engine refused the request.
+    #[error("the engine refused the request: {0}")]
+    RequestRefused(String),
+    /// The engine ended its answer without any text.
+    #[error("the engine gave an empty answer")]
+    Empty,
     /// The engine broke off.
     #[error("{0}")]
     Engine(String),
@@ -134,6 +140,18 @@ impl TextRouterError {
         }
     }
 
+    /// Returns whether the buyer cannot ask anybody, whatever is on offer.
+    pub(super) fn is_of_buyer(&self) -> bool {
+        matches!(
+            self,
+            TextRouterError::Budget { .. }
+                | TextRouterError::ServerBudget { .. }
+                | TextRouterError::Key(_)
+                | TextRouterError::Memory(_)
+                | TextRouterError::Broker(_)
+        )
+    }
+
     /// Returns the error without the figures of the server's budget.
     pub(super) fn hide_budget(self) -> TextRouterError {
         match self {
@@ -165,6 +183,7 @@ impl AnswerFault {
             AnswerFault::Tab(TabFailure::Closing | TabFailure::NotSold(_))
             | AnswerFault::TabTime => RouteFailure::TabOver,
             AnswerFault::Busy(_) => RouteFailure::Busy,
+            AnswerFault::RequestRefused(_) | AnswerFault::Empty => RouteFailure::Refused,
             AnswerFault::Tab(_) | AnswerFault::Engine(_) | AnswerFault::Long => {
                 RouteFailure::Failed
             }

@@ -22,6 +22,14 @@ const BUSY_COOLING_MAX: Micros = Micros::from_seconds(30);
 /// start another engine.
 const NO_CONTINUATION: Micros = Micros::from_seconds(600);
 
+/// How long a provider is left alone for requests of a length that it refused: its owner can start
+/// another engine.
+const REFUSAL: Micros = Micros::from_seconds(600);
+
+/// The wrong refusals without a whole answer between them, after which a provider is left alone for
+/// all requests.
+const REFUSALS_MAX: u32 = 3;
+
 /// The share of a new measurement in the average: a quarter.
 const AVERAGE_SHARE: u64 = 4;
 
@@ -37,6 +45,10 @@ pub(super) struct ProviderHealth {
     failures: u32,
     /// Until when it is left alone.
     pub(super) cools_until: Micros,
+    /// The refusals since the last whole answer of requests that another provider then answered.
+    refusals: u32,
+    /// The shortest of these requests, in tokens, and until when such ones go to others.
+    refuses: Option<(u64, Micros)>,
     /// Until when it continues no answers.
     continues_from: Micros,
     /// The time to the first text.
@@ -49,6 +61,17 @@ impl ProviderHealth {
     /// Returns whether it did not fail lately.
     pub(super) fn is_healthy(&self, now: Micros) -> bool {
         self.cools_until <= now
+    }
+
+    /// Returns whether a request of so many tokens can go to it.
+    pub(super) fn is_healthy_for(&self, now: Micros, tokens: u64) -> bool {
+        self.left_alone_until(tokens) <= now
+    }
+
+    /// Returns until when requests of so many tokens go to others.
+    pub(super) fn left_alone_until(&self, tokens: u64) -> Micros {
+        let refuses = self.refuses.filter(|(from, _)| tokens >= *from);
+        refuses.map_or(self.cools_until, |(_, until)| until.max(self.cools_until))
     }
 
     /// Returns whether its engine may continue answers.
@@ -74,7 +97,7 @@ impl HealthTable {
                 health.continues_from = now.plus(NO_CONTINUATION);
                 return;
             }
-            RouteFailure::TabOver | RouteFailure::OtherProvider => return,
+            RouteFailure::Refused | RouteFailure::TabOver | RouteFailure::OtherProvider => return,
         };
         if health.is_healthy(now) {
             let doubled = 1_u64 << health.failures.min(20);
@@ -89,15 +112,30 @@ impl HealthTable {
         health.first_text = Some(average(health.first_text, after));
     }
 
-    /// Notes a whole answer, and the time for a thousand of its tokens if it had enough of them.
+    /// Notes that a provider refused a request of so many tokens which another one answered.
+    pub(super) fn on_wrong_refusal(&mut self, now: Micros, provider: AccountKey, asked: u64) {
+        let health = self.touch(now, provider);
+        let before = health.refuses.filter(|(_, until)| *until > now);
+        let from = before.map_or(asked, |(from, _)| from.min(asked));
+        health.refuses = Some((from, now.plus(REFUSAL)));
+        health.refusals = health.refusals.saturating_add(1);
+        if health.refusals >= REFUSALS_MAX {
+            self.on_failed(now, provider, RouteFailure::Failed);
+        }
+    }
+
+    /// Notes a whole answer to a request of so many tokens, and the time for a thousand tokens of
+    /// the answer if it had enough of them.
     pub(super) fn on_answered(
         &mut self,
         now: Micros,
         provider: AccountKey,
+        asked: u64,
         thousand_tokens: Option<Micros>,
     ) {
         let health = self.touch(now, provider);
-        (health.failures, health.cools_until) = (0, Micros(0));
+        (health.failures, health.refusals, health.cools_until) = (0, 0, Micros(0));
+        health.refuses = health.refuses.filter(|(from, _)| asked < *from);
         if let Some(took) = thousand_tokens {
             health.thousand_tokens = Some(average(health.thousand_tokens, took));
         }

@@ -366,7 +366,9 @@ fn measured_providers_are_sorted_by_their_speed() {
     let speeds = [(1, 300, 30), (2, 100, 20), (3, 200, 10)];
     for (number, first, token) in speeds {
         core.on_first_text(NOW, account(number), Micros::from_millis(first));
-        core.on_answered(NOW, account(number), 100, Micros::from_millis(token * 100));
+        let asked = route(RoutingRules::default(), 0);
+        let took = Micros::from_millis(token * 100);
+        core.on_answered(NOW, &asked, account(number), 100, took);
     }
     let mut sorted = |sort| {
         let rules = RoutingRules {
@@ -421,7 +423,8 @@ fn a_provider_that_fails_is_left_alone_for_longer_each_time() {
         last = cooled;
     }
     assert!(last >= Micros::from_seconds(300));
-    core.on_answered(now, account(1), 10, Micros(1));
+    let asked = route(RoutingRules::default(), 0);
+    core.on_answered(now, &asked, account(1), 10, Micros(1));
     assert_eq!(core.health.find(account(1)).cools_until, Micros(0));
     // If none is healthy, the one that recovers first is tried.
     let busy = RouteFailure::Busy;
@@ -432,6 +435,79 @@ fn a_provider_that_fails_is_left_alone_for_longer_each_time() {
     let mut next = route(RoutingRules::default(), 3);
     let step = core.plan_step(now, &mut next, &FreeTabs::new(), Some(&asks));
     assert_eq!(bought(step), account(2));
+}
+
+/// Sends a request of so many words to the asks until one answers: the first provider refuses those
+/// that have more than `words_max`. Returns whether it was asked.
+fn send(
+    core: &mut RouterCore,
+    asks: &[Listing],
+    seed: u64,
+    words: usize,
+    words_max: usize,
+) -> bool {
+    let long = request(&[message(&"word".repeat(words))]);
+    let mut next = Route::new(MODEL, &long, RoutingRules::default(), seed);
+    let mut provider = bought(plan(core, &mut next, asks));
+    let is_asked = provider == account(1);
+    if is_asked && words > words_max {
+        let refused = RouteFailure::Refused;
+        assert!(core.on_failed(NOW, &mut next, TabId(0), Some(provider), refused));
+        provider = bought(plan(core, &mut next, asks));
+        assert_eq!(provider, account(2), "the next one is another");
+    }
+    core.on_answered(NOW, &next, provider, 100, Micros(1));
+    is_asked
+}
+
+#[test]
+fn a_provider_that_refuses_what_others_answer_draws_no_traffic() {
+    let asks = [ask(1, 1), ask(2, 1_000)];
+    // It refuses everything, and its price draws every request.
+    let mut core = RouterCore::default();
+    let mut dice = Dice::new(7);
+    let asked = (0..100).filter(|seed| {
+        let words = 1 + dice.below(500) as usize;
+        send(&mut core, &asks, *seed, words, 0)
+    });
+    assert!(asked.count() <= 10);
+    // One that refuses long requests alone keeps the short ones.
+    let mut core = RouterCore::default();
+    let mut counts = [[0; 2]; 2];
+    for seed in 0..400 {
+        let (words, at) = [(50, 0), (400, 1)][(seed % 2) as usize];
+        let is_asked = send(&mut core, &asks, seed, words, 100);
+        counts[at][usize::from(is_asked)] += 1;
+    }
+    assert!(counts[0][1] >= 199, "the short ones: {counts:?}");
+    assert!(counts[1][1] <= 1, "the long ones: {counts:?}");
+    // Nobody knows whether a request is at fault that all refuse, and the only one is asked again.
+    let mut core = RouterCore::default();
+    for seed in 0..20 {
+        let mut next = route(RoutingRules::default(), seed);
+        assert_eq!(bought(plan(&mut core, &mut next, &asks[..1])), account(1));
+        let refused = RouteFailure::Refused;
+        assert!(core.on_failed(NOW, &mut next, TabId(0), Some(account(1)), refused));
+        let step = plan(&mut core, &mut next, &asks[..1]);
+        let misfits = BTreeMap::from([(Misfit::Failed, 1)]);
+        assert_eq!(step, RouteStep::GiveUp(NoRoute::Unsuitable(misfits)));
+    }
+}
+
+#[test]
+fn a_refusal_is_forgotten_with_time_and_by_an_answer_that_is_as_long() {
+    let mut core = RouterCore::default();
+    let is_left =
+        |core: &RouterCore, now, tokens| !core.health.find(account(1)).is_healthy_for(now, tokens);
+    core.health.on_wrong_refusal(NOW, account(1), 1_000);
+    core.health.on_wrong_refusal(NOW, account(1), 2_000);
+    assert!(is_left(&core, NOW, 1_000) && !is_left(&core, NOW, 999));
+    let later = NOW.plus(Micros::from_seconds(600));
+    assert!(!is_left(&core, later, 1_000));
+    core.health.on_answered(NOW, account(1), 999, None);
+    assert!(is_left(&core, NOW, 1_000));
+    core.health.on_answered(NOW, account(1), 1_000, None);
+    assert!(!is_left(&core, NOW, 5_000));
 }
 
 #[test]
@@ -632,7 +708,7 @@ fn play(seed: u64) -> (u32, u32) {
                 .find(|ask| !purchase.excluded.contains(&ask.provider));
             assert_eq!(sold.map(|ask| ask.provider), Some(provider));
             if dice.below(3) == 0 {
-                core.on_answered(now, provider, 5, Micros(1));
+                core.on_answered(now, &next, provider, 5, Micros(1));
                 naive.cools_until.remove(&provider);
                 break;
             }
