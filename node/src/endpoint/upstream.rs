@@ -16,18 +16,18 @@ use hyper_util::client::legacy::{self, Client};
 use serde_json::{Map, Value, json};
 use souk_roles::lease::truncate_text;
 use souk_roles::tokens::text::{Message, Role, TextRequest};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::engine_key::EngineKey;
 use super::sse::{AnswerPiece, EventReader, StreamFault, error_message};
 use super::transport::{Origin, OriginAddress, UrlFault};
 
-/// How long an engine can be silent before its first text: it reads a long prompt first.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
-
-/// How long text that has begun can pause. Its buyer waits a little longer, and then goes on at
-/// another provider.
-const PAUSE_MAX: Duration = Duration::from_secs(20);
+/// How long an engine can be without text, whatever else it sends. Its buyer sees text alone: it
+/// waits a little longer, and then goes on at another provider.
+const PATIENCE: Patience = Patience {
+    first: Duration::from_secs(60),
+    pause: Duration::from_secs(20),
+};
 
 /// How often a request is sent at most, if the engine closes its connections.
 const TRIES_MAX: u32 = 3;
@@ -46,6 +46,17 @@ pub struct Upstream {
     /// The path before `/chat/completions`, without a slash at its end.
     path: String,
     key: Option<EngineKey>,
+    patience: Patience,
+}
+
+/// How long an engine can be without text.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// From the request to the first text: the engine reads a long prompt first. The same for an
+    /// answer that is no stream.
+    first: Duration,
+    /// After a text.
+    pause: Duration,
 }
 
 /// Why an engine gave no answer.
@@ -90,6 +101,9 @@ pub(super) struct Chat {
     events: EventReader,
     pieces: std::collections::VecDeque<Result<AnswerPiece, StreamFault>>,
     has_text: bool,
+    /// When the last text came, or the request began.
+    last_text: Instant,
+    patience: Patience,
     key: Option<EngineKey>,
 }
 
@@ -116,6 +130,7 @@ impl Upstream {
             client: origin.into_client(),
             path: parsed.path().trim_end_matches('/').to_owned(),
             key,
+            patience: PATIENCE,
         })
     }
 
@@ -135,8 +150,9 @@ impl Upstream {
     /// # Errors
     /// When the engine does not answer with a list.
     pub async fn fetch_models(&self) -> Result<Vec<String>, UpstreamError> {
-        let answer = self.send_request(Method::GET, "/models", None).await?;
-        let body = collect_body(answer.into_body()).await?;
+        let began = Instant::now();
+        let answer = self.send_request(Method::GET, "/models", None, began);
+        let body = self.collect_body(answer.await?.into_body(), began).await?;
         let damaged = |error: serde_json::Error| UpstreamError::Damaged(error.to_string());
         let listed: Value = serde_json::from_slice(&body).map_err(damaged)?;
         let models = listed["data"].as_array().into_iter().flatten();
@@ -152,12 +168,16 @@ impl Upstream {
     ) -> Result<Chat, UpstreamError> {
         let body = chat_body(model, request).to_string();
         let path = "/chat/completions";
-        let answer = self.send_request(Method::POST, path, Some(body)).await?;
+        let began = Instant::now();
+        let answer = self.send_request(Method::POST, path, Some(body), began);
+        let answer = answer.await?;
         Ok(Chat {
             body: answer.into_body(),
             events: EventReader::default(),
             pieces: std::collections::VecDeque::new(),
             has_text: false,
+            last_text: began,
+            patience: self.patience,
             key: self.key.clone(),
         })
     }
@@ -168,14 +188,16 @@ impl Upstream {
         method: Method,
         path: &str,
         body: Option<String>,
+        began: Instant,
     ) -> Result<Response<Incoming>, UpstreamError> {
         let body = Bytes::from(body.unwrap_or_default());
         let mut tries = 0;
         let answer = loop {
             tries += 1;
             let request = self.build_request(&method, path, body.clone());
-            let sending = timeout(SILENCE_MAX, self.client.request(request)).await;
-            match sending.map_err(|_| UpstreamError::Silent(SILENCE_MAX))? {
+            let patience = self.patience.first;
+            let sending = timeout_at(began + patience, self.client.request(request)).await;
+            match sending.map_err(|_| UpstreamError::Silent(patience))? {
                 Ok(answer) => break answer,
                 // The engine closed a connection that was idle. No answer has begun, and an engine
                 // that reads the same messages again changes nothing.
@@ -193,13 +215,37 @@ impl Upstream {
         ) {
             return Err(UpstreamError::Busy { status });
         }
-        let body = collect_body(answer.into_body()).await.unwrap_or_default();
+        let body = self.collect_body(answer.into_body(), began).await;
+        let body = body.unwrap_or_default();
         let message = match serde_json::from_slice::<Value>(&body) {
             Ok(told) => error_message(told.get("error").unwrap_or(&told)),
             Err(_) => String::from_utf8_lossy(&body).into_owned(),
         };
         let message = truncate_text(hide_key(self.key.as_ref(), message));
         Err(UpstreamError::Refused { status, message })
+    }
+
+    /// Reads the body of an answer that is no stream.
+    async fn collect_body(
+        &self,
+        mut body: Incoming,
+        began: Instant,
+    ) -> Result<Vec<u8>, UpstreamError> {
+        let patience = self.patience.first;
+        let mut bytes = Vec::new();
+        loop {
+            let next = timeout_at(began + patience, body.frame()).await;
+            let Some(frame) = next.map_err(|_| UpstreamError::Silent(patience))? else {
+                return Ok(bytes);
+            };
+            if let Some(data) = frame?.data_ref() {
+                bytes.extend_from_slice(data);
+            }
+            if bytes.len() > BODY_BYTES_MAX {
+                let why = format!("it has more than {BODY_BYTES_MAX} bytes");
+                return Err(UpstreamError::Damaged(why));
+            }
+        }
     }
 
     fn build_request(&self, method: &Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
@@ -268,7 +314,8 @@ impl Chat {
         while let Some(Ok(_)) = self.body.frame().await {}
     }
 
-    /// Waits for the next piece. An answer that ends without a reason is broken.
+    /// Waits for the next piece. An answer that ends without a reason is broken. Frames without
+    /// text, such as comments, lengthen no wait: the buyer sees text alone.
     pub(super) async fn next_piece(&mut self) -> Result<AnswerPiece, UpstreamError> {
         loop {
             if let Some(piece) = self.pieces.pop_front() {
@@ -276,15 +323,23 @@ impl Chat {
                     let why = truncate_text(hide_key(self.key.as_ref(), fault.to_string()));
                     UpstreamError::Damaged(why)
                 })?;
-                self.has_text |= !piece.text.is_empty();
+                if !piece.text.is_empty() {
+                    (self.has_text, self.last_text) = (true, Instant::now());
+                }
                 return Ok(piece);
             }
             let patience = match self.has_text {
-                true => PAUSE_MAX,
-                false => SILENCE_MAX,
+                true => self.patience.pause,
+                false => self.patience.first,
             };
-            let next = timeout(patience, self.body.frame()).await;
-            let frame = next.map_err(|_| UpstreamError::Silent(patience))?;
+            let until = self.last_text + patience;
+            let silent = || UpstreamError::Silent(patience);
+            // A frame that is there already comes before the end of the time.
+            if until <= Instant::now() {
+                return Err(silent());
+            }
+            let next = timeout_at(until, self.body.frame()).await;
+            let frame = next.map_err(|_| silent())?;
             let Some(frame) = frame else {
                 let why = "it ended in the middle of an answer".to_owned();
                 return Err(UpstreamError::Damaged(why));
@@ -345,23 +400,6 @@ fn hide_key(key: Option<&EngineKey>, message: String) -> String {
     }
 }
 
-async fn collect_body(mut body: Incoming) -> Result<Vec<u8>, UpstreamError> {
-    let mut bytes = Vec::new();
-    loop {
-        let next = timeout(SILENCE_MAX, body.frame()).await;
-        let Some(frame) = next.map_err(|_| UpstreamError::Silent(SILENCE_MAX))? else {
-            return Ok(bytes);
-        };
-        if let Some(data) = frame?.data_ref() {
-            bytes.extend_from_slice(data);
-        }
-        if bytes.len() > BODY_BYTES_MAX {
-            let why = format!("it has more than {BODY_BYTES_MAX} bytes");
-            return Err(UpstreamError::Damaged(why));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -372,6 +410,14 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    const TEST_PATIENCE: Patience = Patience {
+        first: Duration::from_secs(2),
+        pause: Duration::from_millis(500),
+    };
+
+    /// How often an engine shows that it lives.
+    const THOUGHT: Duration = Duration::from_millis(20);
 
     /// Serves lists of models, so many on each connection, which then closes without a word.
     /// Returns the URL and the number of connections so far.
@@ -434,6 +480,81 @@ mod tests {
         let error = engine.fetch_models().await.unwrap_err();
         assert!(matches!(error, UpstreamError::Broken(_)), "{error}");
         assert!(connections.load(Ordering::Relaxed) <= TRIES_MAX);
+    }
+
+    /// Answers one request after so long: gives this text in one event each, and from then on
+    /// comments and events without text.
+    async fn serve_thoughts(
+        listener: TcpListener,
+        head: Duration,
+        text: &'static [&'static str],
+    ) -> io::Result<std::convert::Infallible> {
+        let (mut socket, _) = listener.accept().await?;
+        tokio::time::sleep(head).await;
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+        socket.write_all(head.as_bytes()).await?;
+        for piece in text {
+            let event = json!({ "choices": [{ "delta": { "content": piece } }] });
+            let event = format!("data: {event}\n\n");
+            socket.write_all(event.as_bytes()).await?;
+        }
+        let empty = json!({ "choices": [{ "delta": { "role": "assistant" } }] });
+        let events = format!(": it thinks\n\ndata: {empty}\n\n");
+        loop {
+            tokio::time::sleep(THOUGHT).await;
+            socket.write_all(events.as_bytes()).await?;
+        }
+    }
+
+    /// Asks such an engine. Returns how long it was silent, by the error and by the clock from the
+    /// request or the last text on.
+    async fn wait_for_text(head: Duration, text: &'static [&'static str]) -> (Duration, Duration) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        tokio::spawn(serve_thoughts(listener, head, text));
+        let engine = Upstream {
+            patience: TEST_PATIENCE,
+            ..Upstream::new(&url, None, None).unwrap()
+        };
+        let mut last = Instant::now();
+        let request = TextRequest::default();
+        let mut chat = match engine.begin_chat("m", &request).await {
+            Ok(chat) => chat,
+            Err(UpstreamError::Silent(patience)) => return (patience, last.elapsed()),
+            Err(error) => panic!("{error}"),
+        };
+        let mut came = Vec::new();
+        loop {
+            match chat.next_piece().await {
+                Ok(piece) if piece.text.is_empty() => {}
+                Ok(piece) => {
+                    came.push(piece.text.content);
+                    last = chat.last_text;
+                }
+                Err(UpstreamError::Silent(patience)) => {
+                    assert_eq!(came, text);
+                    return (patience, last.elapsed());
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_sends_no_text_is_silent_whatever_else_it_sends() {
+        let cases: [(Duration, &[&str], Duration); 4] = [
+            (Duration::ZERO, &["A market ", "is "], TEST_PATIENCE.pause),
+            (Duration::ZERO, &[], TEST_PATIENCE.first),
+            // The head is no text.
+            (TEST_PATIENCE.first / 2, &[], TEST_PATIENCE.first),
+            (TEST_PATIENCE.first * 100, &[], TEST_PATIENCE.first),
+        ];
+        let cases = cases.map(|(head, text, most)| async move {
+            let (patience, waited) = wait_for_text(head, text).await;
+            assert_eq!(patience, most, "{head:?}");
+            assert!(waited >= most, "{head:?}: {waited:?}");
+        });
+        futures::future::join_all(cases).await;
     }
 
     #[test]
