@@ -118,5 +118,6 @@ fn demand_one_model() -> Demands {
         nodes: Vec::new(),
         in_parts: false,
         devices: vec!["model 3".to_owned()],
+        text_model: None,
     }
 }

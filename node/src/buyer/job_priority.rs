@@ -219,6 +219,7 @@ mod tests {
             nodes: Vec::new(),
             in_parts: true,
             devices: Vec::new(),
+            text_model: None,
         }
     }
 

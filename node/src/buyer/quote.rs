@@ -50,8 +50,7 @@ pub struct Quote {
     pub plan: Plan,
     /// The plan's parts as models, in an order in which they can run.
     pub parts: Vec<Subgraph>,
-    /// If the job compares two results: for each offer that the plan uses, the offer that runs its
-    /// parts again.
+    /// If the job compares two results: for each used offer, the one that runs its parts again.
     pub seconds: Vec<usize>,
     /// What the plan minimises.
     pub objective: Objective,
@@ -537,6 +536,7 @@ fn build_demands(
         nodes: needed.nodes.clone(),
         in_parts: limits.providers_max > 1,
         devices: limits.devices.clone(),
+        text_model: None,
     }
 }
 

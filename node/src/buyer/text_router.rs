@@ -16,9 +16,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use souk_market::{AccountKey, Credits, DeviceMicros, Listing, Millis, Permille, Regions, Units};
+use souk_market::{
+    AccountKey, Credits, DeviceMicros, Listing, Millis, OrderId, Permille, Regions, Units,
+};
 use souk_roles::clock::Micros;
-use souk_roles::market::demands::Demands;
+use souk_roles::market::demands::{Choice, Demands};
 use souk_roles::tokens::counting::TokenRates;
 use souk_roles::tokens::router::{
     FreeTabs, NoRoute, Route, RouteFailure, RouteStep, RouterCore, RoutingRules, TAB_TIME_MAX,
@@ -272,7 +274,7 @@ impl TextRouter {
             let mut planned = self.plan_step(route, &cover, None);
             let mut asks = Vec::new();
             if let PlannedStep::Step(_) = planned {
-                asks = self.fetch_asks(route.model()).await?;
+                asks = self.fetch_asks(route).await?;
                 planned = self.plan_step(route, &cover, Some(&asks));
             }
             let step = match planned {
@@ -434,13 +436,29 @@ impl TextRouter {
         }
     }
 
-    /// Returns the cheapest asks of a model, the cheapest first.
-    async fn fetch_asks(&self, model: &str) -> Result<Vec<Listing>, BrokerError> {
-        let demands = demands_of(self.buyer.account(), model);
-        let chosen = self.buyer.broker().choose_asks(demands).await?;
-        let offers = text_offers(chosen.listings).into_iter();
-        let of_model = offers.filter(|offer| offer.card.model.as_str() == model);
-        Ok(of_model.map(|offer| offer.listing).collect())
+    /// Returns the cheapest asks of a request's model, the cheapest first.
+    async fn fetch_asks(&self, route: &Route) -> Result<Vec<Listing>, BrokerError> {
+        let Some(mut demands) = demands_of(self.buyer.account(), route.model()) else {
+            return Ok(Vec::new());
+        };
+        let broker = self.buyer.broker();
+        let Choice {
+            mut listings,
+            eligible,
+            ..
+        } = broker.choose_asks(demands.clone()).await?;
+        let now = self.clock.now().tick;
+        let avoided = self.lock_state().core.list_avoided(now, route);
+        let is_avoided = |ask: &Listing| avoided.contains(&ask.provider);
+        if listings.len() as u64 != eligible && listings.iter().any(is_avoided) {
+            // Asks that the request cannot use must not take the places of others.
+            demands.excluded = avoided;
+            let others = broker.choose_asks(demands).await?.listings.into_iter();
+            let seen: BTreeSet<OrderId> = listings.iter().map(|ask| ask.order).collect();
+            listings.extend(others.filter(|ask| !seen.contains(&ask.order)));
+        }
+        let offers = text_offers(listings).into_iter();
+        Ok(offers.map(|offer| offer.listing).collect())
     }
 
     async fn explain_lack(&self, model: &str, lack: NoRoute, asks: &[Listing]) -> TextRouterError {
@@ -548,9 +566,9 @@ impl TextRouter {
     }
 }
 
-/// Returns what an ask must be to answer a request for a model.
-fn demands_of(buyer: AccountKey, model: &str) -> Demands {
-    Demands {
+/// Returns what an ask must be to answer a request for a model; none if no ask can have its name.
+fn demands_of(buyer: AccountKey, model: &str) -> Option<Demands> {
+    Some(Demands {
         buyer,
         excluded: Vec::new(),
         real_only: true,
@@ -564,6 +582,7 @@ fn demands_of(buyer: AccountKey, model: &str) -> Demands {
         operators: Default::default(),
         nodes: Vec::new(),
         in_parts: false,
-        devices: vec![model.to_owned()],
-    }
+        devices: Vec::new(),
+        text_model: Some(model.try_into().ok()?),
+    })
 }

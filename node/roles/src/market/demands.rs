@@ -3,17 +3,19 @@
 //! of two parts: the answer has the cheapest suitable asks of each class and a few words about the
 //! rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    AccountKey, Class, Features, Listing, ListingRef, Millis, Operators, OrderId, Permille, Price,
-    Regions, Resources,
+    AccountKey, Class, Features, Listing, ListingRef, Millis, Name, Operators, OrderId, Permille,
+    Price, Regions, Resources, TokenTerms,
 };
 
 use super::device_verdicts::{DeviceVerdict, DeviceVerdicts};
 use super::unsuitable::{Cause, Tally, Unsuitable};
 use super::{features, operators, regions};
+use crate::tokens::card::TextCard;
+use crate::tokens::counting::TokenRates;
 
 /// The most asks of one class in an answer: more than a plan has parts, so that there is a choice.
 const PER_CLASS: usize = 24;
@@ -59,6 +61,8 @@ pub struct Demands {
     pub in_parts: bool,
     /// Kinds or models of which the device must be one, by kind or name; none for any.
     pub devices: Vec<String>,
+    /// The model whose texts are wanted; none if a device is.
+    pub text_model: Option<Name>,
 }
 
 /// The asks that suit, and why the others do not.
@@ -146,7 +150,9 @@ impl Demands {
 
     /// Returns the cheapest asks of a class, those first that run the whole model. Among asks
     /// within 1 % of the cheapest of them, the order is this buyer's own: otherwise all buyers
-    /// would want the same ones, and only one of them can have each.
+    /// would want the same ones, and only one of them can have each. If texts are wanted, an ask is
+    /// as cheap as a usual request there, and each provider has one place: others must not lose
+    /// theirs to someone with many asks.
     fn select_cheapest<'a>(
         &self,
         mut asks: Vec<ListingRef<'a>>,
@@ -154,16 +160,21 @@ impl Demands {
     ) -> Vec<ListingRef<'a>> {
         let is_short =
             |it: &ListingRef<'_>| !it.resources.operators.is_superset_of(&self.operators);
-        asks.sort_by_cached_key(|it| (is_short(it), it.price, it.order));
+        asks.sort_by_cached_key(|it| (is_short(it), self.cost_of(it), it.order));
+        if self.text_model.is_some() {
+            let mut placed = BTreeSet::new();
+            asks.retain(|it| placed.insert(it.provider));
+        }
         let seed = own_seed(self.buyer);
         let mut chosen = Vec::new();
         let mut rest = &mut asks[..];
         while chosen.len() < most
             && let Some(first) = rest.first().copied()
         {
+            let near_most = self.cost_of(&first).saturating_mul(NEAR_PERCENT);
             let is_near = |it: &ListingRef<'_>| {
                 is_short(it) == is_short(&first)
-                    && u128::from(it.price.0) * 100 <= u128::from(first.price.0) * NEAR_PERCENT
+                    && self.cost_of(it).saturating_mul(100) <= near_most
             };
             let (near, others) = rest.split_at_mut(rest.partition_point(is_near));
             near.sort_by_cached_key(|it| own_rank(seed, it.order));
@@ -171,6 +182,14 @@ impl Demands {
             rest = others;
         }
         chosen
+    }
+
+    /// Returns what asks of one class are compared by.
+    fn cost_of(&self, ask: &ListingRef<'_>) -> u128 {
+        match self.text_model {
+            Some(_) => TokenRates::new(ask.price, ask.resources.tokens).usual_cost(),
+            None => u128::from(ask.price.0),
+        }
     }
 
     /// Returns whether an ask suits.
@@ -196,6 +215,10 @@ impl Demands {
         let mut refused = stated.refused.digests().iter();
         let is_elsewhere = self.regions != Regions(0) && !self.regions.has_region(stated.region);
         if !self.devices.is_empty() && !self.devices.iter().any(is_it) {
+            return Some(Cause::Device);
+        }
+        let is_other = |model: &Name| !is_text_of(stated, model);
+        if self.text_model.as_ref().is_some_and(is_other) {
             return Some(Cause::Device);
         }
         if lacks(&features::BACKENDS).next().is_some() {
@@ -332,6 +355,13 @@ fn is_named(word: &str, kind: &str, model: &str) -> bool {
     kind.as_bytes().eq_ignore_ascii_case(word) || is_part()
 }
 
+/// Returns whether an ask sells the texts of a model, in the one class that its texts are sold in.
+/// Another model or a device of a like name could take the places of those that do.
+fn is_text_of(stated: &Resources, model: &Name) -> bool {
+    let card = TextCard::of_resources(stated).filter(|card| card.model == *model);
+    card.is_some_and(|card| stated.class() == card.to_resources(TokenTerms::USUAL).class())
+}
+
 fn is_buyer_refused(listing: &ListingRef<'_>, buyer: AccountKey) -> bool {
     let accepts = listing.accepts;
     let named = accepts.excluded.contains(&buyer);
@@ -341,7 +371,7 @@ fn is_buyer_refused(listing: &ListingRef<'_>, buyer: AccountKey) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{Credits, DeviceId, Name, Resources, SpotPrice, Units};
+    use souk_market::{Credits, DeviceId, KindCode, Resources, SpotPrice, Units};
 
     use super::*;
 
@@ -387,6 +417,22 @@ mod tests {
             nodes: Vec::new(),
             in_parts: false,
             devices: Vec::new(),
+            text_model: None,
+        }
+    }
+
+    /// An ask for the texts of a model.
+    fn text_ask(order: u64, provider: u8, model: &str, price: u64, input_us: u32) -> Listing {
+        let terms = TokenTerms {
+            input_us,
+            ..TokenTerms::USUAL
+        };
+        let resources = TextCard::new(model).unwrap().to_resources(terms);
+        Listing {
+            provider: AccountKey([provider; 32]),
+            class: resources.class(),
+            resources,
+            ..listing(order, price)
         }
     }
 
@@ -404,6 +450,70 @@ mod tests {
         assert_eq!(choice.listings.len(), PER_CLASS);
         let dearest = choice.listings.iter().map(|listing| listing.price.0).max();
         assert_eq!(dearest, Some(100 * (PER_CLASS as u64 - 1)));
+    }
+
+    #[test]
+    fn nobody_hides_the_texts_of_a_model_behind_asks_of_one_account() {
+        let model = "qwen/qwen3-8b";
+        let usual = TokenTerms::USUAL.input_us;
+        let honest = || (1..=5).map(|n| text_ask(n, n as u8, model, 200 + n, usual));
+        let mallory = |count: u64, change: &dyn Fn(u64, Listing) -> Listing| {
+            let asks = (100..100 + count).map(|n| change(n, text_ask(n, 66, model, 1, usual)));
+            asks.collect::<Vec<Listing>>()
+        };
+        let wanted = Demands {
+            text_model: Some(Name::try_from(model).unwrap()),
+            ..demands()
+        };
+        let chosen = |more: Vec<Listing>| -> Vec<u64> {
+            let asks: Vec<Listing> = more.into_iter().chain(honest()).collect();
+            let choice = choose(&wanted, &asks);
+            choice.listings.iter().map(|it| it.order.0).collect()
+        };
+        // Many asks of one account have the place of the cheapest of them.
+        let many = chosen(mallory(40, &|n, ask| Listing {
+            price: Price(n),
+            ..ask
+        }));
+        assert_eq!(many, [1, 2, 3, 4, 5, 100]);
+        // A model, a device or a class that is like the model's is none of it.
+        let other = mallory(40, &|n, _| text_ask(n, 66, "qwen/qwen3-8b-x", 1, usual));
+        let of_its_kind = |n: u64, ask: Listing| {
+            let mut other = text_ask(n, 66, "qwen/qwen3-8b-x", 1, usual);
+            (other.resources.kind, other.class) = (ask.resources.kind, ask.class);
+            other
+        };
+        let device = |_: u64, mut ask: Listing| {
+            ask.resources.tokens = None;
+            ask
+        };
+        let classes = |n: u64, mut ask: Listing| {
+            ask.resources.memory_bytes = (n - 99) << 30;
+            ask.class = ask.resources.class();
+            ask
+        };
+        let kinds = |n: u64, mut ask: Listing| {
+            ask.resources.kind = KindCode(n as u16);
+            ask.class = ask.resources.class();
+            ask
+        };
+        let decoys: [Vec<Listing>; 5] = [
+            other,
+            mallory(40, &of_its_kind),
+            mallory(40, &device),
+            mallory(400, &classes),
+            mallory(400, &kinds),
+        ];
+        for decoys in decoys {
+            assert_eq!(chosen(decoys), [1, 2, 3, 4, 5]);
+        }
+        // A lure is as dear as its input: it comes after those that cost less.
+        let lures = (0..30).map(|n| text_ask(100 + n, 100 + n as u8, model, 1, 900_000));
+        let chosen = chosen(lures.collect());
+        assert_eq!(
+            (chosen.len(), &chosen[..5]),
+            (PER_CLASS, &[1, 2, 3, 4, 5][..])
+        );
     }
 
     #[test]
@@ -575,8 +685,7 @@ mod tests {
     fn choose_naively(demands: &Demands, listings: &[Listing]) -> Vec<Listing> {
         let suits = listings.iter().filter(|it| demands.is_suitable(it));
         let mut suiting: Vec<Listing> = suits.cloned().collect();
-        let classes: std::collections::BTreeSet<Class> =
-            suiting.iter().map(|it| it.class).collect();
+        let classes: BTreeSet<Class> = suiting.iter().map(|it| it.class).collect();
         let mut chosen = Vec::new();
         let share = (LISTINGS_MAX / classes.len().max(1)).clamp(1, PER_CLASS);
         for class in classes.iter().take(LISTINGS_MAX) {
@@ -653,8 +762,7 @@ mod tests {
         };
         let asks: Vec<Listing> = (0..30 * 20).map(ask).collect();
         let choice = choose(&demands(), &asks);
-        let classes: std::collections::BTreeSet<u8> =
-            choice.listings.iter().map(|it| it.class.memory.0).collect();
+        let classes: BTreeSet<u8> = choice.listings.iter().map(|it| it.class.memory.0).collect();
         assert_eq!(classes.len(), 20, "the newest class has its share too");
     }
 

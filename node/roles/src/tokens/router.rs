@@ -11,6 +11,7 @@
 //!
 //! The shell tells the core the time, the free tabs, the asks in the book, and a seed.
 
+mod exclusion;
 mod health;
 mod prefix;
 mod rules;
@@ -19,13 +20,14 @@ mod seen_offers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use souk_market::{AccountKey, Credits, DeviceMicros, EXCLUDED_MAX, Listing};
 
 use crate::clock::Micros;
 use crate::tokens::counting::{TokenCount, TokenRates};
 use crate::tokens::text::TextRequest;
+use exclusion::cheaper_providers;
 use health::HealthTable;
 use prefix::Prefix;
 use seen_offers::SeenOffers;
@@ -43,6 +45,9 @@ const CLOSINGS_MAX: u32 = 8;
 
 /// The most open tabs of a router: more requests wait.
 pub const TABS_MAX: usize = 256;
+
+/// The most providers that a look at the book leaves out: a validator accepts no more names.
+const AVOIDED_MAX: usize = 1_024;
 
 /// A model whose last tab was sold this long ago is sold out, and not unknown.
 pub const SOLD_LATELY: Micros = Micros::from_seconds(600);
@@ -439,6 +444,17 @@ impl RouterCore {
             && route.failed.len() < EXCLUDED_MAX
     }
 
+    /// Returns the providers that a look at the book for a request can leave out: the request does
+    /// not go to them, or only if there is no other.
+    #[must_use]
+    pub fn list_avoided(&self, now: Micros, route: &Route) -> Vec<AccountKey> {
+        let named = route.failed.iter().chain(&route.rules.distrusted).copied();
+        let ignored = route.rules.ignored_accounts();
+        let left = self.health.iter_left_alone(now, route.tokens_max());
+        let avoided: BTreeSet<AccountKey> = named.chain(ignored).chain(left).collect();
+        avoided.into_iter().take(AVOIDED_MAX).collect()
+    }
+
     /// Returns why an offer does not suit a request; none if it does.
     fn find_misfit(&self, now: Micros, route: &Route, offer: &OfferTerms) -> Option<Misfit> {
         if let Some(misfit) = route.rules.find_misfit(offer) {
@@ -555,25 +571,6 @@ impl RouterCore {
             (false, false) => NoRoute::Unsuitable(misfits),
         })
     }
-}
-
-/// Returns the providers that a bid at the price of an ask must exclude to buy from that ask: those
-/// that failed, and those of the asks that come before it in the book and meet the bid's demand for
-/// tokens. There can be more of them than a bid can name.
-fn cheaper_providers(asks: &[Listing], at: usize, failed: &[AccountKey]) -> Vec<AccountKey> {
-    let chosen = &asks[at];
-    let mut excluded = failed.to_vec();
-    for ask in asks {
-        let is_before = (ask.price, ask.order) < (chosen.price, chosen.order);
-        let is_other = ask.class == chosen.class && ask.provider != chosen.provider;
-        let sold = ask.resources.tokens.zip(chosen.resources.tokens);
-        let is_wanted = ask.resources.model == chosen.resources.model
-            && sold.is_none_or(|(sold, most)| sold.is_within(most));
-        if is_before && is_other && is_wanted && !excluded.contains(&ask.provider) {
-            excluded.push(ask.provider);
-        }
-    }
-    excluded
 }
 
 /// Draws one of these costs, each with a weight of 1 by its square.

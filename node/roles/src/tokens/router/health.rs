@@ -86,6 +86,17 @@ impl HealthTable {
         self.0.get(&provider).copied().unwrap_or_default()
     }
 
+    /// Returns the providers to which requests of so many tokens do not go now.
+    pub(super) fn iter_left_alone(
+        &self,
+        now: Micros,
+        tokens: u64,
+    ) -> impl Iterator<Item = AccountKey> {
+        let left = self.0.iter();
+        let left = left.filter(move |(_, health)| !health.is_healthy_for(now, tokens));
+        left.map(|(provider, _)| *provider)
+    }
+
     /// Notes a failure. Those that come while a provider is left alone belong to the same trouble,
     /// and lengthen nothing.
     pub(super) fn on_failed(&mut self, now: Micros, provider: AccountKey, failure: RouteFailure) {

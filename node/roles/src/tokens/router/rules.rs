@@ -129,6 +129,11 @@ impl OfferTerms {
 }
 
 impl RoutingRules {
+    /// Returns the ignored providers that are named by their accounts.
+    pub(super) fn ignored_accounts(&self) -> impl Iterator<Item = AccountKey> {
+        self.ignore.iter().filter_map(|word| word.parse().ok())
+    }
+
     /// Returns whether the order of offers is that of the rules, and no draw.
     pub(super) fn is_ordered(&self) -> bool {
         !self.order.is_empty() || self.sort.is_some()

@@ -256,6 +256,26 @@ fn a_provider_that_failed_an_audit_gets_neither_a_tab_nor_a_request() {
 }
 
 #[test]
+fn a_look_leaves_out_the_providers_that_a_request_does_not_go_to() {
+    let mut core = RouterCore::default();
+    let rules = RoutingRules {
+        ignore: vec![account(3).to_string(), "p4".to_owned()],
+        distrusted: vec![account(5)],
+        ..RoutingRules::default()
+    };
+    let mut next = route(rules, 0);
+    assert_eq!(core.list_avoided(NOW, &next), [3, 5].map(account));
+    let failed = RouteFailure::Failed;
+    assert!(core.on_failed(NOW, &mut next, TabId(0), Some(account(1)), failed));
+    assert_eq!(core.list_avoided(NOW, &next), [1, 3, 5].map(account));
+    // Other requests avoid it as long as it is left alone.
+    let other = route(RoutingRules::default(), 0);
+    assert_eq!(core.list_avoided(NOW, &other), [account(1)]);
+    let later = NOW.plus(Micros::from_seconds(3));
+    assert_eq!(core.list_avoided(later, &other), []);
+}
+
+#[test]
 fn the_tab_that_read_most_of_the_conversation_comes_first() {
     let mut core = RouterCore::default();
     let opening = |core: &mut RouterCore, messages: &[Message], number| {

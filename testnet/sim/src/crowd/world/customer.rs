@@ -526,6 +526,7 @@ fn demands(buyer: AccountKey, excluded: Vec<AccountKey>, device: String) -> Dema
         nodes: Vec::new(),
         in_parts: false,
         devices: vec![device],
+        text_model: None,
     }
 }
 

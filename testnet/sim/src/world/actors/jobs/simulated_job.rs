@@ -174,5 +174,6 @@ pub fn buyer_demands(buyer: AccountKey, excluded: &[AccountKey], spot: bool) -> 
         nodes: Vec::new(),
         in_parts: true,
         devices: vec![MODEL.to_owned()],
+        text_model: None,
     }
 }
