@@ -259,6 +259,8 @@ impl Endpoint {
                 {
                     self.lock_capacity().on_unreachable(now);
                 }
+                // Either the request is at fault, or the engine wants other fields than souk sends.
+                status if is_refusal(status) => self.lock_capacity().on_refused(now),
                 _ => {}
             },
             UpstreamError::Broken(_) | UpstreamError::Silent(_) | UpstreamError::Damaged(_) => {}
@@ -388,10 +390,7 @@ impl Endpoint {
     fn to_upstream_answer(&self, error: &UpstreamError) -> TextAnswer {
         let (finish, message) = match error {
             UpstreamError::Busy { .. } => (Finish::Busy, "the engine is busy".to_owned()),
-            // Only these say that the request is at fault, and not the engine.
-            UpstreamError::Refused { status, message }
-                if matches!(status.as_u16(), 400 | 413 | 422) =>
-            {
+            UpstreamError::Refused { status, message } if is_refusal(*status) => {
                 // The owner's log has the message. One of a service can name its account.
                 let message = match self.engine.is_elsewhere() {
                     true => format!("the engine answered {status}"),
@@ -421,6 +420,11 @@ impl Endpoint {
         };
         TextAnswer::without_text(finish, message)
     }
+}
+
+/// Returns whether a status says that the request is at fault, and not the engine.
+fn is_refusal(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 400 | 413 | 422)
 }
 
 /// Returns the answer to a request that the own decoder did not answer.

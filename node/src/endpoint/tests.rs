@@ -4,6 +4,8 @@ use std::time::Duration;
 use souk_market::{AccountKey, LeaseId};
 use souk_roles::tokens::prompts::PromptHistory;
 use souk_roles::tokens::text::{Message, Role};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::own_engine::OwnAnswer;
@@ -113,6 +115,45 @@ async fn a_refusal_is_told_and_a_failed_decoder_gets_no_more_buyers_for_a_while(
     assert_eq!(broken.text.content, "a mar");
     assert!(!broken.message.contains("secret"), "{broken:?}");
     assert_eq!(failing.slots_now(), 0);
+}
+
+/// Serves one answer after the other, each on a connection of its own.
+async fn serve_statuses(listener: TcpListener, status: &'static str) -> std::io::Result<()> {
+    loop {
+        let (mut socket, _) = listener.accept().await?;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(socket.read_u8().await?);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let mut lines = head.lines();
+        let length = lines.find_map(|line| line.strip_prefix("content-length: "));
+        let mut asked = vec![0; length.unwrap().parse().unwrap()];
+        socket.read_exact(&mut asked).await?;
+        let body = "{}";
+        let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 2\r\n\r\n");
+        socket.write_all(format!("{head}{body}").as_bytes()).await?;
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_refuses_everything_is_not_on_sale() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let choice = EndpointChoice {
+        url: format!("http://{}/v1", listener.local_addr().unwrap()),
+        model: "m".to_owned(),
+        key_file: None,
+        ca_file: None,
+        resold: false,
+    };
+    tokio::spawn(serve_statuses(listener, "422 Unprocessable Entity"));
+    let refusing = Endpoint::new(&choice, 2).unwrap();
+    for number in 0..8 {
+        assert_eq!(refusing.slots_now(), 2, "{number}");
+        let refused = answer(&refusing, false).await;
+        assert_eq!(refused.finish, Finish::Refused, "{}", refused.message);
+    }
+    assert_eq!(refusing.slots_now(), 0);
 }
 
 #[test]

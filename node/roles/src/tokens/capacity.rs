@@ -1,6 +1,6 @@
 //! How many requests an engine can answer at once, by how it answered lately: one that says that it
-//! is busy gets fewer, and one that is out of reach gets none for a while. So a provider offers no
-//! slots in which buyers would wait in vain.
+//! is busy gets fewer, and one that is out of reach, or refuses every request, gets none for a
+//! while. So a provider offers no slots in which buyers would wait in vain.
 
 use crate::clock::Micros;
 
@@ -11,6 +11,9 @@ const GROWTH_PERIOD: Micros = Micros::from_seconds(15);
 const PAUSE_MIN: Micros = Micros::from_seconds(10);
 const PAUSE_MAX: Micros = Micros::from_seconds(300);
 const PAUSE_DOUBLINGS_MAX: u32 = 5;
+
+/// The refusals without an answer between them after which an engine is left alone.
+const REFUSALS_MAX: u32 = 8;
 
 /// The slots of one engine.
 #[derive(Clone, Debug)]
@@ -23,6 +26,10 @@ pub struct EngineCapacity {
     paused_until: Option<Micros>,
     /// The failures since the last answer.
     failures: u32,
+    /// The refusals since the last answer or pause.
+    refusals: u32,
+    /// Whether it ever answered.
+    has_answered: bool,
 }
 
 impl EngineCapacity {
@@ -34,6 +41,8 @@ impl EngineCapacity {
             busy: None,
             paused_until: None,
             failures: 0,
+            refusals: 0,
+            has_answered: false,
         }
     }
 
@@ -74,9 +83,25 @@ impl EngineCapacity {
         self.paused_until = Some(now.plus(pause));
     }
 
+    /// The engine refused a request. Requests of one buyer can all be at fault, so an engine that
+    /// has answered others is left alone for the shortest time only.
+    pub fn on_refused(&mut self, now: Micros) {
+        self.refusals += 1;
+        if self.refusals < REFUSALS_MAX {
+            return;
+        }
+        self.refusals = 0;
+        match self.has_answered {
+            true if self.is_paused(now) => {}
+            true => self.paused_until = Some(now.plus(PAUSE_MIN)),
+            false => self.on_unreachable(now),
+        }
+    }
+
     /// The engine answered a request. A pause lasts to its end all the same: the answer may have
     /// begun before it.
     pub fn on_answered(&mut self, now: Micros) {
+        (self.refusals, self.has_answered) = (0, true);
         if !self.is_paused(now) {
             self.failures = 0;
             self.paused_until = None;
@@ -114,6 +139,47 @@ mod tests {
         assert_eq!(capacity.slots(seconds(121)), 1);
         assert_eq!(capacity.slots(seconds(136)), 2);
         assert_eq!(capacity.slots(seconds(900)), 8);
+    }
+
+    #[test]
+    fn an_engine_that_only_refuses_gets_none() {
+        let mut capacity = EngineCapacity::new(2);
+        let refuse = |capacity: &mut EngineCapacity, count, now| {
+            (0..count).for_each(|_| capacity.on_refused(seconds(now)));
+        };
+        refuse(&mut capacity, 7, 0);
+        assert_eq!(capacity.slots(seconds(0)), 2);
+        let mut now = 0;
+        for (refusals, pause) in [
+            (1, 10),
+            (8, 20),
+            (8, 40),
+            (8, 80),
+            (8, 160),
+            (8, 300),
+            (8, 300),
+        ] {
+            refuse(&mut capacity, refusals, now);
+            assert_eq!(capacity.slots(seconds(now + pause - 1)), 0);
+            now += pause;
+            assert_eq!(capacity.slots(seconds(now)), 2);
+        }
+        // One that answers others is left alone for a moment, however often.
+        let mut capacity = EngineCapacity::new(2);
+        capacity.on_answered(seconds(0));
+        for now in [0, 10, 20, 30] {
+            refuse(&mut capacity, 7, now);
+            assert_eq!(capacity.slots(seconds(now)), 2);
+            refuse(&mut capacity, 1, now);
+            assert_eq!(capacity.slots(seconds(now + 9)), 0);
+            assert_eq!(capacity.slots(seconds(now + 10)), 2);
+        }
+        // An answer between them shows that the requests are at fault.
+        for _ in 0..9 {
+            refuse(&mut capacity, 7, 40);
+            capacity.on_answered(seconds(40));
+        }
+        assert_eq!(capacity.slots(seconds(40)), 2);
     }
 
     #[test]
