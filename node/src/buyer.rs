@@ -94,7 +94,7 @@ pub struct Buyer {
     trader: Trader,
     network: Network,
     tensors: Tensors,
-    /// Each id under which this process bought leases.
+    /// Each id under which this process bought leases for jobs.
     jobs: Arc<Mutex<Vec<JobId>>>,
     /// The folder in which jobs announce their demands until they have bought leases.
     queue: Option<PathBuf>,
@@ -463,7 +463,8 @@ impl Buyer {
         })
     }
 
-    /// Returns every lease that this process bought; closed ones as long as the market keeps them.
+    /// Returns every lease that this process bought for jobs; closed ones as long as the market
+    /// keeps them. Tabs are not jobs: each looks for its own lease.
     ///
     /// # Errors
     /// When no validator answers.

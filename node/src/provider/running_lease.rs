@@ -1,7 +1,7 @@
 //! Records what a running lease has done so far at its provider: its traffic, report and trace,
 //! which the buyer and the owner see, and its runs, from which the provider's speed is judged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,6 +36,9 @@ pub(super) struct RunningLease {
     /// The access lists of its contents at this provider.
     pub(super) readers: LeaseReaders,
     pub(super) judged: JudgedRuns,
+    /// Outputs for its buyer that no message has named yet: they will go inline. If the buyer
+    /// leaves, no message ever does.
+    pub(super) for_buyer: BTreeSet<ContentId>,
     /// The billed requests of a tab.
     pub(super) prompts: Arc<Mutex<PromptHistory>>,
     /// Device time of one run of each graph, by the figures of the ask.
@@ -58,6 +61,7 @@ impl RunningLease {
             contacts: start.peers.iter().map(Contact::from).collect(),
             readers: LeaseReaders::new(buyer, start),
             judged: JudgedRuns::default(),
+            for_buyer: BTreeSet::new(),
             prompts: Arc::default(),
             promised: BTreeMap::new(),
             runs_in_progress: 0,

@@ -11,14 +11,13 @@ mod outcomes;
 mod streams;
 mod tabs;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use souk_folder::clock::CoreClock;
 use souk_folder::fact_writer::WriterEnded;
 use souk_market::{LeaseId, Resources};
-use souk_memory::ContentId;
 use souk_network::content::inline_contents::InlineContents;
 use souk_roles::access::Readers;
 use souk_roles::clock::Micros;
@@ -72,8 +71,6 @@ pub(super) struct Shell {
     transfers: Arc<Semaphore>,
     /// Contents that arrived inline with messages.
     inline_contents: InlineContents<StreamId>,
-    /// Outputs for buyers that no message has named yet: they will go inline.
-    for_buyers: BTreeSet<ContentId>,
     journal: JournalWriter,
     /// The figures that the core last received, and the speed behind them.
     speed: (Resources, Speed),
@@ -123,7 +120,6 @@ impl Shell {
             effects: EffectTasks::default(),
             transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
             inline_contents: InlineContents::default(),
-            for_buyers: BTreeSet::new(),
             journal,
             speed: (resources, speed),
             status,

@@ -106,7 +106,6 @@ impl TabShell {
         first: AskedText,
         handles: TabHandles,
     ) -> TabShell {
-        buyer.remember_job(spec.job);
         let clock = CoreClock::new(buyer.broker().log_clock());
         let scope = Scope {
             buyer: buyer.account(),

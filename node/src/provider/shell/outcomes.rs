@@ -204,7 +204,7 @@ impl Shell {
             }
             for output in ran.work.outputs.iter().filter(|it| it.is_wanted) {
                 let made = ran.outputs.iter().filter(|(name, _)| *name == output.name);
-                self.for_buyers.extend(made.map(|(_, id)| *id));
+                running.for_buyer.extend(made.map(|(_, id)| *id));
             }
             running.on_run_end(Some((ran.report, ran.timeline, ran.bytes)));
             if ran.work.flops > 0 {

@@ -234,7 +234,9 @@ impl Shell {
                 request, outputs, ..
             } => {
                 let ids = outputs.iter().map(|(_, id)| *id);
-                let last: Vec<_> = ids.filter(|id| self.for_buyers.remove(id)).collect();
+                let leases = &mut self.leases;
+                let mut is_made = |id: &_| leases.values_mut().any(|it| it.for_buyer.remove(id));
+                let last: Vec<_> = ids.filter(|id| is_made(id)).collect();
                 let last = inline_contents::of_request(*request, last);
                 self.provider
                     .tensors
