@@ -11,6 +11,7 @@ use super::*;
 use crate::lease::Opening;
 use crate::provider::Answer as ProviderAnswer;
 use crate::provider::StreamId;
+use crate::provider::event::RunResult;
 use crate::provider::tests::world::{RUN_TOKENS, World, account, id, is_run, key};
 use crate::session::tests::model::Dice;
 use crate::tokens::card::TextCard;
@@ -508,6 +509,40 @@ fn text_that_came_before_its_provider_was_lost_is_not_disputed() {
     tab.live_without_answers(200);
     let (paid, _) = paid_to_provider(tab.closed_lease());
     assert!(paid > Credits(0), "the text was delivered");
+}
+
+#[test]
+fn an_engine_that_is_faster_than_its_device_time_is_noted_and_goes_on() {
+    let mut tab = TabWorld::new();
+    tab.counts.output = 245_000;
+    tab.settle_without_answers();
+    tab.live_without_answers(10);
+    let busy = Micros::from_seconds(245).plus(Micros::from_millis(10));
+    let ran = RunResult {
+        outputs: vec![(TAB_ANSWER.to_owned(), id("answer 0"))],
+        bytes: 10,
+        busy,
+        promised: None,
+        tokens: Some(tab.counts),
+    };
+    tab.world.answer_with(is_run, ProviderAnswer::Ran(Ok(ran)));
+    tab.settle_without_answers();
+    assert_eq!(tab.delivered, 1);
+    tab.ask();
+    for _ in 0..24 {
+        // The answer is under way as the note comes, at 240 s.
+        let streamed = RUN_TOKENS;
+        tab.on(TabEvent::TextArrived { streamed });
+        tab.live_without_answers(10);
+    }
+    tab.counts = RUN_TOKENS;
+    tab.on(TabEvent::Close);
+    tab.live(20);
+    let noted = |it: &&Command| matches!(it, Command::NoteUsage { .. });
+    assert_eq!(tab.world.commands.iter().filter(noted).count(), 1);
+    assert_eq!((tab.delivered, &tab.failures[..]), (2, &[][..]));
+    let receipt = tab.outcome().receipt.as_ref().expect("both signed");
+    assert_eq!(receipt.body.usage, DeviceMicros(busy.0 + HONEST.0));
 }
 
 #[test]
