@@ -28,6 +28,8 @@ pub enum Manner {
     Breaks,
     /// It reports an error in its stream before any text.
     Fails,
+    /// It begins each answer anew, also one that it should continue.
+    Anew,
     /// It refuses every request.
     Refuses,
     /// It waits a while before each piece.
@@ -138,7 +140,8 @@ fn serve<S: Read + Write>(
     if !first.starts_with("POST /v1/chat/completions HTTP/1.1") || !is_known {
         return answer(&mut stream, "400 Bad Request", "{}");
     }
-    let begun = match body["continue_final_message"] == json!(true) {
+    let continues = body["continue_final_message"] == json!(true) && manner != Manner::Anew;
+    let begun = match continues {
         true => body["messages"]
             .as_array()
             .and_then(|it| it.last())
@@ -407,6 +410,25 @@ fn a_request_that_a_cheap_engine_refuses_is_answered_by_another() {
     let only = json!({ "provider": { "only": ["refusing"] } });
     let refused = ask(&server, &only).of(400);
     assert_eq!(refused["error"]["code"], "engine_refused");
+    drop(server);
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn text_that_no_reader_sees_is_no_part_of_the_usage() {
+    let market = Market::up();
+    let engines = [Manner::Breaks, Manner::Anew, Manner::Well].map(Engine::start);
+    let names = ["breaking", "anew", "well"];
+    let sellers = names.iter().zip(&engines);
+    let _sellers: Vec<_> = sellers
+        .map(|(name, engine)| sell(&market, name, engine, "0.1"))
+        .collect();
+    let server = Server::run(&market, &[]);
+    let answer = ask(&server, &json!({ "provider": { "order": names } })).of(200);
+    assert_eq!(engines.each_ref().map(|it| it.requests().len()), [1, 1, 1]);
+    let text = PIECES.concat();
+    assert_eq!(answer["choices"][0]["message"]["content"], text);
+    assert_eq!(answer["usage"]["completion_tokens"], text.len().div_ceil(4));
     drop(server);
     market.assert_escrow_returns();
 }

@@ -43,18 +43,11 @@ pub struct AnswerEvents {
     ready: VecDeque<AnswerEvent>,
     /// All text that was returned or is ready.
     text: AnswerText,
-    /// What the providers before this one delivered.
-    earlier: PaidPart,
+    /// What all providers so far delivered costs, also if it was not shown.
+    cost: Credits,
     first_provider: Option<AccountKey>,
     /// The last refusal or empty answer, which is the answer if nobody gives another one.
     without_text: Option<Box<FinishedText>>,
-}
-
-/// The output tokens of a part of an answer, and what the part costs.
-#[derive(Clone, Copy, Debug, Default)]
-struct PaidPart {
-    output: u64,
-    cost: Credits,
 }
 
 impl AnswerEvents {
@@ -76,7 +69,7 @@ impl AnswerEvents {
             seam: None,
             ready: VecDeque::new(),
             text: AnswerText::default(),
-            earlier: PaidPart::default(),
+            cost: Credits(0),
             first_provider: None,
             without_text: None,
         };
@@ -174,12 +167,8 @@ impl AnswerEvents {
     }
 
     /// Takes the end of the open tab's answer: that of the whole answer, or a fault and what was
-    /// delivered until then.
-    fn take_end(&mut self, done: &FinishedText) -> Result<(), (AnswerFault, Option<PaidPart>)> {
-        let delivered = PaidPart {
-            output: done.count.output,
-            cost: done.cost,
-        };
+    /// delivered until then costs.
+    fn take_end(&mut self, done: &FinishedText) -> Result<(), (AnswerFault, Option<Credits>)> {
         let message = || done.answer.message.clone();
         let fault = match done.answer.finish {
             Finish::Busy => Some(AnswerFault::Busy(message())),
@@ -200,7 +189,7 @@ impl AnswerEvents {
             if fault.to_failure() == Some(RouteFailure::Refused) {
                 self.without_text = Some(Box::new(done.clone()));
             }
-            return Err((fault, Some(delivered)));
+            return Err((fault, Some(done.cost)));
         }
         if let Some(mut seam) = self.seam.take() {
             self.pass_piece(AnswerText {
@@ -217,9 +206,13 @@ impl AnswerEvents {
             let core = &mut state.core;
             core.on_answered(now, &self.route, *provider, done.count.output, took);
         }
-        self.earlier.add(delivered);
+        self.add_cost(done.cost);
         self.end_with(done.answer.finish, message(), done.count);
         Ok(())
+    }
+
+    fn add_cost(&mut self, cost: Credits) {
+        self.cost = Credits(self.cost.0.saturating_add(cost.0));
     }
 
     fn end_with(&mut self, finish: Finish, message: String, last: TokenCount) {
@@ -238,12 +231,13 @@ impl AnswerEvents {
                 finish,
                 message,
             },
+            // Text that was not shown is in the cost alone, too.
             count: TokenCount {
                 input,
                 cached,
-                output: self.earlier.output,
+                ..self.text.count_for(&self.request, last)
             },
-            cost: self.earlier.cost,
+            cost: self.cost,
         };
         self.ready.push_back(AnswerEvent::Done(Box::new(done)));
     }
@@ -252,14 +246,13 @@ impl AnswerEvents {
     async fn go_on(
         &mut self,
         fault: AnswerFault,
-        delivered: Option<PaidPart>,
+        delivered: Option<Credits>,
     ) -> Result<(), TextRouterError> {
         let Some(failure) = fault.to_failure() else {
             return self.give_up(fault, None);
         };
         let mut can_try = self.router.on_failed(&mut self.route, &self.open, failure);
-        self.earlier
-            .add(delivered.unwrap_or_else(|| self.estimate_delivered()));
+        self.add_cost(delivered.unwrap_or_else(|| self.estimate_delivered()));
         tracing::info!(%fault, can_try, "an answer goes to another provider");
         let mut request = self.request.clone();
         if !self.text.is_empty() {
@@ -307,17 +300,14 @@ impl AnswerEvents {
     }
 
     /// Returns what the text of a provider costs that did not end its answer, if it is paid.
-    fn estimate_delivered(&self) -> PaidPart {
+    fn estimate_delivered(&self) -> Credits {
         if self.own.is_empty() {
-            return PaidPart::default();
+            return Credits(0);
         }
         // Perhaps some messages are cached, which only the tab knows.
         let most = self.open.request.count_max();
         let count = self.own.count_for(&self.open.request, most);
-        PaidPart {
-            output: count.output,
-            cost: self.open.rates.cost_of(count),
-        }
+        self.open.rates.cost_of(count)
     }
 
     /// Ends an answer that goes on nowhere: by the refusal or the empty answer that came last, if
@@ -361,12 +351,5 @@ impl AnswerEvents {
             }
             _ => TextRouterError::Failed { last: fault },
         }
-    }
-}
-
-impl PaidPart {
-    fn add(&mut self, more: PaidPart) {
-        self.output = self.output.saturating_add(more.output);
-        self.cost = Credits(self.cost.0.saturating_add(more.cost.0));
     }
 }
