@@ -5,6 +5,8 @@
 use std::error::Error;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,6 +49,8 @@ pub struct Upstream {
     path: String,
     key: Option<EngineKey>,
     patience: Patience,
+    /// Whether it answered a request without a seed that it had refused with one.
+    is_seedless: Arc<AtomicBool>,
 }
 
 /// How long an engine can be without text.
@@ -131,6 +135,7 @@ impl Upstream {
             path: parsed.path().trim_end_matches('/').to_owned(),
             key,
             patience: PATIENCE,
+            is_seedless: Arc::default(),
         })
     }
 
@@ -160,17 +165,31 @@ impl Upstream {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Begins the streamed answer to a request.
+    /// Begins the streamed answer to a request. An engine that refuses the seed gets the request
+    /// without it.
     pub(super) async fn begin_chat(
         &self,
         model: &str,
         request: &TextRequest,
     ) -> Result<Chat, UpstreamError> {
-        let body = chat_body(model, request).to_string();
-        let path = "/chat/completions";
         let began = Instant::now();
-        let answer = self.send_request(Method::POST, path, Some(body), began);
-        let answer = answer.await?;
+        let send = |seed| {
+            let asked = TextRequest {
+                seed,
+                ..request.clone()
+            };
+            let body = chat_body(model, &asked).to_string();
+            self.send_request(Method::POST, "/chat/completions", Some(body), began)
+        };
+        let is_seedless = self.is_seedless.load(Ordering::Relaxed);
+        let answer = match send(request.seed.filter(|_| !is_seedless)).await {
+            Err(error) if !is_seedless && error.names_field("seed") => {
+                let answer = send(None).await?;
+                self.is_seedless.store(true, Ordering::Relaxed);
+                answer
+            }
+            answer => answer?,
+        };
         Ok(Chat {
             body: answer.into_body(),
             events: EventReader::default(),
@@ -275,6 +294,17 @@ impl Upstream {
             url: self.url.clone(),
             cause,
         }
+    }
+}
+
+impl UpstreamError {
+    /// Returns whether the engine refused a request for the sake of a field, by its own words.
+    fn names_field(&self, field: &str) -> bool {
+        let UpstreamError::Refused { status, message } = self else {
+            return false;
+        };
+        let mut words = message.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+        matches!(status.as_u16(), 400 | 422) && words.any(|word| word == field)
     }
 }
 
@@ -402,8 +432,7 @@ fn hide_key(key: Option<&EngineKey>, message: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
 
     use souk_roles::tokens::text::AnswerText;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -555,6 +584,72 @@ mod tests {
             assert!(waited >= most, "{head:?}: {waited:?}");
         });
         futures::future::join_all(cases).await;
+    }
+
+    /// Answers requests like an engine that allows no field of another name, such as Mistral's.
+    /// Sends the seeds that it got.
+    async fn serve_strictly(
+        listener: TcpListener,
+        seeds: tokio::sync::mpsc::UnboundedSender<Value>,
+    ) -> io::Result<std::convert::Infallible> {
+        loop {
+            let (mut socket, _) = listener.accept().await?;
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(socket.read_u8().await?);
+            }
+            let head = String::from_utf8(head).unwrap();
+            let mut lines = head.lines();
+            let length = lines.find_map(|line| line.strip_prefix("content-length: "));
+            let mut body = vec![0; length.unwrap().parse().unwrap()];
+            socket.read_exact(&mut body).await?;
+            let body: Value = serde_json::from_slice(&body)?;
+            let fault = json!({ "type": "extra_forbidden", "loc": ["body", "seed"], "input": 3 });
+            let (status, answer) = match body["seed"].is_null() {
+                true => ("200 OK", "data: [DONE]\n\n".to_owned()),
+                false => (
+                    "422 Unprocessable Entity",
+                    json!({ "detail": [fault] }).to_string(),
+                ),
+            };
+            let _ = seeds.send(body["seed"].clone());
+            let length = answer.len();
+            let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\n");
+            let head = format!("{head}content-length: {length}\r\n\r\n");
+            socket
+                .write_all(format!("{head}{answer}").as_bytes())
+                .await?;
+        }
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_refuses_seeds_gets_none() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let (seeds, mut got) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(serve_strictly(listener, seeds));
+        let engine = Upstream::new(&url, None, None).unwrap();
+        let request = TextRequest {
+            seed: Some(3),
+            ..TextRequest::default()
+        };
+        for _ in 0..2 {
+            engine.begin_chat("m", &request).await.unwrap();
+        }
+        let expected = [json!(3), Value::Null, Value::Null];
+        for seed in expected {
+            assert_eq!(got.recv().await, Some(seed));
+        }
+        let refused = |status, message: &str| UpstreamError::Refused {
+            status,
+            message: message.to_owned(),
+        };
+        let unknown = refused(StatusCode::BAD_REQUEST, "Unknown field: 'seed'");
+        assert!(unknown.names_field("seed"));
+        let other = refused(StatusCode::BAD_REQUEST, "random_seed is unseeded");
+        assert!(!other.names_field("seed"));
+        let down = refused(StatusCode::INTERNAL_SERVER_ERROR, "seed");
+        assert!(!down.names_field("seed"));
     }
 
     #[test]
