@@ -1,12 +1,13 @@
 """Begin the training of the glossary model by souk itself: write random weights and the examples.
 
     python3 llm/models/glossary/begin.py first
-    souk train first first/data.jsonl --full --in-order --batch 6 --epochs 12 --lr 4e-3 \
-        --warmup 50 --decay cosine --clip 1 --weight-decay 0.05 --keep 100 --budget 100 -o glossary
+    souk testnet up --detach
+    souk train first first/data.jsonl --full --in-order --batch 6 --epochs 9 --lr 4e-3 --warmup 50 \
+        --decay cosine --clip 1 --weight-decay 0.05 --keep 100 --budget 100 -o glossary
     python3 llm/models/glossary/judge.py souk glossary
 
 `first` has the form of the model's own folder, and its tokeniser. `first/data.jsonl` has two rows of
-dialogues for each row of the documents; each row fits 192 tokens. Needs only Python.
+dialogues for each row of the documents. Needs only Python.
 """
 import json
 import math
@@ -19,7 +20,7 @@ import sys
 from texts import dialogues, documents
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Bytes of text in a row: a token has three or four of them, and a row fits 192 tokens.
+# Bytes of text in a row.
 PAGE_BYTES, TALK_BYTES = 420, 520
 SPREAD = 0.04
 
