@@ -4,7 +4,8 @@
 //! A connection without a request costs its client nothing. If no place is free, the listener
 //! closes the connection that has waited longest: first those that never sent a request, then those
 //! that wait between requests. So a client that opens connections and sends nothing cannot keep
-//! others out. The listener will never close a connection whose request is being answered.
+//! others out. The listener closes a connection whose request is being answered only if its client
+//! does not read, because such an answer would hold its place, and all that it costs, for good.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -24,6 +25,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
+use tokio_io_timeout::TimeoutStream;
 use tower_service::Service;
 
 /// Largest number of connections, unless the server sets another.
@@ -31,6 +33,9 @@ pub const CONNECTIONS_MAX: usize = 64;
 
 /// Longest time for the head of a request to arrive, and for a connection to stay open without one.
 pub const HEAD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Longest time for which a client can take nothing of its answer while there is some.
+const READER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Largest size of a request's head, in bytes.
 pub const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -72,6 +77,8 @@ pub struct HttpListener {
     connections_max: usize,
     /// Longest time for a head to arrive.
     pub(crate) head_patience: Duration,
+    /// Longest time for which a client can take nothing of its answer.
+    reader_patience: Duration,
 }
 
 impl HttpListener {
@@ -92,6 +99,7 @@ impl HttpListener {
             address,
             connections_max: CONNECTIONS_MAX,
             head_patience: HEAD_PATIENCE,
+            reader_patience: READER_PATIENCE,
         })
     }
 
@@ -133,6 +141,10 @@ impl HttpListener {
             };
             let place = place.expect("nobody closes the semaphore");
             let connection = Connection::new_waiting(waiting.clone());
+            // Sends small answers without delay.
+            let _ = stream.set_nodelay(true);
+            let mut stream = TimeoutStream::new(stream);
+            stream.set_write_timeout(Some(self.reader_patience));
             let (router, patience) = (router.clone(), self.head_patience);
             let conversation = serve_connection(stream, router, patience, connection);
             tokio::spawn(async move {
@@ -144,7 +156,7 @@ impl HttpListener {
 }
 
 async fn serve_connection(
-    stream: TcpStream,
+    stream: TimeoutStream<TcpStream>,
     router: Router,
     head_patience: Duration,
     connection: Arc<Connection>,
@@ -158,8 +170,6 @@ async fn serve_connection(
             answered.map(|answer| answer.map(|body| AnswerBody { body, question }))
         }
     });
-    // Sends small answers without delay.
-    let _ = stream.set_nodelay(true);
     let mut rules = http1::Builder::new();
     rules
         .timer(TokioTimer::new())
@@ -167,7 +177,7 @@ async fn serve_connection(
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX);
     tokio::select! {
-        served = rules.serve_connection(TokioIo::new(stream), answer) => {
+        served = rules.serve_connection(TokioIo::new(Box::pin(stream)), answer) => {
             if let Err(error) = served {
                 tracing::debug!(%error, "an HTTP connection ended early");
             }
@@ -304,5 +314,66 @@ impl HttpBody for AnswerBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use bytes::Bytes;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// Tells when an answer is dropped.
+    struct Dropped(mpsc::UnboundedSender<()>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_read_loses_its_answer_and_its_place() {
+        let local = "127.0.0.1:0".parse().unwrap();
+        let listener = HttpListener::bind_loopback(local).await.unwrap();
+        let mut listener = listener.with_connections(1);
+        listener.reader_patience = Duration::from_millis(100);
+        let address = listener.address();
+        let (ended, mut ends) = mpsc::unbounded_channel();
+        let endless = move || async move {
+            let piece = Bytes::from_static(&[b'x'; 1 << 16]);
+            let pieces = futures::stream::repeat_with({
+                let dropped = Dropped(ended);
+                move || {
+                    let _ = &dropped;
+                    Ok::<_, Infallible>(piece.clone())
+                }
+            });
+            Body::from_stream(pieces)
+        };
+        let short = get(|| async { "short" });
+        let router = Router::new()
+            .route("/endless", get(endless))
+            .route("/short", short);
+        tokio::spawn(listener.serve(router));
+        let ask = |path: &'static str| async move {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream
+        };
+        let mut reader = ask("/endless").await;
+        // A client that reads gets more than the buffers between hold.
+        let mut taken = vec![0; 1 << 24];
+        reader.read_exact(&mut taken).await.unwrap();
+        assert!(ends.try_recv().is_err(), "the answer goes on");
+        ends.recv().await.unwrap();
+        let mut answer = String::new();
+        let mut next = ask("/short").await;
+        next.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("short"), "{answer}");
     }
 }
