@@ -43,6 +43,10 @@ const EXPIRY: Millis = Millis(60_000);
 /// How often the client signs commands anew because another process of the same account was faster.
 const SIGNED_MAX: u32 = 4;
 
+/// How far a clock of the account can have been ahead: a hundred years. With a nonce near the end of
+/// the numbers, the account could sign nothing any more.
+const CLOCK_AHEAD_MAX: Micros = Micros::from_seconds(100 * 365 * 24 * 3_600);
+
 /// The most questions under way at a time; later ones wait for their turn.
 const ASKED_MAX: usize = 256;
 
@@ -521,13 +525,23 @@ impl MarketClient {
                 let last = open.last;
                 self.send_reply(asked, Reply::Uncertain(last), actions);
             }
+            // Another process of this account used the nonce, or a lying validator put this batch
+            // into the log twice: only the log says. The caller decides whether to repeat it, and
+            // the nonce is then above the window.
+            Some(Err(Refusal::NonceUsed { .. })) => {
+                if let Some(Request::Submit(batch)) = open.question.as_deref() {
+                    self.nonces.rise_above(batch.batch.nonce);
+                }
+                let last = open.last;
+                self.send_reply(asked, Reply::Uncertain(last), actions);
+            }
             // This clock was ahead once, or that of another process of this account is. Any nonce
-            // within the window may be in use: the next must exceed the highest. If a batch that
-            // only one validator received finds its nonce used, another batch used it.
-            Some(Err(Refusal::NonceOld { oldest: nonce, .. } | Refusal::NonceUsed { nonce }))
-                if *signed < SIGNED_MAX =>
+            // within the window may be in use: the next must exceed the highest. No clock was as
+            // far ahead as a liar may say.
+            Some(Err(Refusal::NonceOld { oldest, .. }))
+                if *signed < SIGNED_MAX && oldest.0 <= own.0.saturating_add(CLOCK_AHEAD_MAX.0) =>
             {
-                self.nonces.rise_above(*nonce);
+                self.nonces.rise_above(*oldest);
                 self.sign_batch(asked, own, actions);
             }
             Some(Err(Refusal::BatchExpired { now, .. })) if !*mended => {
