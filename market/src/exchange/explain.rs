@@ -214,17 +214,21 @@ impl Exchange {
             .map(ListingRef::to_listing)
     }
 
-    /// Iterates over about `most` asks, by class, best first. Each class has an equal share, so
-    /// that the best of each class appear however many asks another class has.
+    /// Iterates over about `most` asks of the classes that `counts` selects, by class, best first.
+    /// Each of them has an equal share, so that its best appear however many asks another class
+    /// has.
     ///
     /// Each item is the ask's resources and a function that looks up the rest. Asks on the same
     /// terms share one value of resources, so you can recognise it by its address.
     pub fn best_asks<'a>(
         &'a self,
         most: usize,
+        counts: impl Fn(&Class) -> bool + 'a,
     ) -> impl Iterator<Item = (&'a Resources, impl FnOnce() -> ListingRef<'a>)> {
-        let each = self.each_of(most, |_| true);
-        self.books.by_class().flat_map(move |book| {
+        let each = self.each_of(most, &counts);
+        let books = self.books.by_class();
+        let books = books.filter(move |book| counts(&book.class));
+        books.flat_map(move |book| {
             let asks = self.books.side_orders(book, Side::Ask).take(each);
             asks.map(move |ask| {
                 let terms = self.books.ask_terms.get(ask.detail.terms);

@@ -184,6 +184,13 @@ impl Demands {
         chosen
     }
 
+    /// Returns the only class of asks that can suit; none if several can.
+    #[must_use]
+    pub fn class(&self) -> Option<Class> {
+        let card = TextCard::new(self.text_model.as_ref()?.as_str()).ok()?;
+        Some(card.to_resources(TokenTerms::USUAL).class())
+    }
+
     /// Returns what asks of one class are compared by.
     fn cost_of(&self, ask: &ListingRef<'_>) -> u128 {
         match self.text_model {
@@ -470,6 +477,9 @@ mod tests {
             let choice = choose(&wanted, &asks);
             choice.listings.iter().map(|it| it.order.0).collect()
         };
+        // The look is at the asks of this model alone, however many others are cheaper.
+        assert_eq!(wanted.class(), Some(text_ask(1, 1, model, 1, usual).class));
+        assert_eq!(demands().class(), None);
         // Many asks of one account have the place of the cheapest of them.
         let many = chosen(mallory(40, &|n, ask| Listing {
             price: Price(n),

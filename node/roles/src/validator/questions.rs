@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use souk_consensus::StateMachine;
-use souk_market::{Census, Digest, Exchange, JobId, Lease, MarketId, MoneyRequest, Totals};
+use souk_market::{Census, Class, Digest, Exchange, JobId, Lease, MarketId, MoneyRequest, Totals};
 
 use super::exchange::{ExchangeMachine, LogCommand, Watch, encode_result};
 use crate::market::market_protocol::{Answer, Governance, MONEY_REQUESTS_MAX, Request};
@@ -97,7 +97,7 @@ pub fn answer_request(exchange: &Exchange, request: Request) -> Answer {
     match request {
         Request::Book => Answer::Book(
             exchange
-                .best_asks(BOOK_MAX)
+                .best_asks(BOOK_MAX, |_| true)
                 .map(|(_, look_up)| look_up().to_listing())
                 .collect(),
         ),
@@ -115,7 +115,10 @@ pub fn answer_request(exchange: &Exchange, request: Request) -> Answer {
             Answer::Leases(found)
         }
         Request::Choose(demands) => {
-            Answer::Chosen(Box::new(demands.choose_asks(exchange.best_asks(BOOK_MAX))))
+            let class = demands.class();
+            let counts = move |it: &Class| class.is_none_or(|class| class == *it);
+            let asks = exchange.best_asks(BOOK_MAX, counts);
+            Answer::Chosen(Box::new(demands.choose_asks(asks)))
         }
         Request::Totals => Answer::Totals(exchange.totals()),
         Request::Quotes(class) => {
