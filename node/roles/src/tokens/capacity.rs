@@ -15,6 +15,9 @@ const PAUSE_DOUBLINGS_MAX: u32 = 5;
 /// The refusals without an answer between them after which an engine is left alone.
 const REFUSALS_MAX: u32 = 8;
 
+/// How long an answer shows that the requests are at fault, and not the engine.
+const ANSWER_COUNTS_FOR: Micros = Micros::from_seconds(60);
+
 /// The slots of one engine.
 #[derive(Clone, Debug)]
 pub struct EngineCapacity {
@@ -28,8 +31,8 @@ pub struct EngineCapacity {
     failures: u32,
     /// The refusals since the last answer or pause.
     refusals: u32,
-    /// Whether it ever answered.
-    has_answered: bool,
+    /// When it last answered.
+    answered_at: Option<Micros>,
 }
 
 impl EngineCapacity {
@@ -42,7 +45,7 @@ impl EngineCapacity {
             paused_until: None,
             failures: 0,
             refusals: 0,
-            has_answered: false,
+            answered_at: None,
         }
     }
 
@@ -83,25 +86,26 @@ impl EngineCapacity {
         self.paused_until = Some(now.plus(pause));
     }
 
-    /// The engine refused a request. Requests of one buyer can all be at fault, so an engine that
-    /// has answered others is left alone for the shortest time only.
+    /// The engine refused a request. Requests of one buyer can all be at fault: an engine that has
+    /// answered others lately stays on sale, and one that did so earlier is left alone for the
+    /// shortest time only.
     pub fn on_refused(&mut self, now: Micros) {
         self.refusals += 1;
         if self.refusals < REFUSALS_MAX {
             return;
         }
         self.refusals = 0;
-        match self.has_answered {
-            true if self.is_paused(now) => {}
-            true => self.paused_until = Some(now.plus(PAUSE_MIN)),
-            false => self.on_unreachable(now),
+        match self.answered_at {
+            Some(at) if self.is_paused(now) || now.since(at) < ANSWER_COUNTS_FOR => {}
+            Some(_) => self.paused_until = Some(now.plus(PAUSE_MIN)),
+            None => self.on_unreachable(now),
         }
     }
 
     /// The engine answered a request. A pause lasts to its end all the same: the answer may have
     /// begun before it.
     pub fn on_answered(&mut self, now: Micros) {
-        (self.refusals, self.has_answered) = (0, true);
+        (self.refusals, self.answered_at) = (0, Some(now));
         if !self.is_paused(now) {
             self.failures = 0;
             self.paused_until = None;
@@ -167,7 +171,9 @@ mod tests {
         // One that answers others is left alone for a moment, however often.
         let mut capacity = EngineCapacity::new(2);
         capacity.on_answered(seconds(0));
-        for now in [0, 10, 20, 30] {
+        refuse(&mut capacity, 80, 59);
+        assert_eq!(capacity.slots(seconds(59)), 2);
+        for now in [60, 70, 80, 90] {
             refuse(&mut capacity, 7, now);
             assert_eq!(capacity.slots(seconds(now)), 2);
             refuse(&mut capacity, 1, now);
@@ -176,10 +182,10 @@ mod tests {
         }
         // An answer between them shows that the requests are at fault.
         for _ in 0..9 {
-            refuse(&mut capacity, 7, 40);
-            capacity.on_answered(seconds(40));
+            refuse(&mut capacity, 7, 100);
+            capacity.on_answered(seconds(100));
         }
-        assert_eq!(capacity.slots(seconds(40)), 2);
+        assert_eq!(capacity.slots(seconds(100)), 2);
     }
 
     #[test]
