@@ -317,10 +317,14 @@ impl AnswerEvents {
         fault: AnswerFault,
         rest: Option<TextRouterError>,
     ) -> Result<(), TextRouterError> {
+        let kept = self.without_text.as_ref();
+        let is_refused = kept.is_some_and(|done| done.answer.finish == Finish::Refused);
         let is_last = match &fault {
             AnswerFault::Empty => true,
-            // In a moment another provider can have a slot.
-            AnswerFault::RequestRefused(_) => {
+            // In a moment this provider or another one can have a slot.
+            AnswerFault::Busy(_) => false,
+            // A refusal says more than the failure of another provider after it.
+            _ if is_refused && self.text.is_empty() => {
                 !matches!(rest, Some(TextRouterError::SoldOut { .. }))
             }
             _ => false,
