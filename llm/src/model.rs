@@ -142,8 +142,8 @@ pub enum ModelError {
     /// A model with other weights would replace the model that it comes from.
     #[error("{0} is the model's own folder")]
     SameFolder(PathBuf),
-    /// A model with other weights would be one of two in its folder.
-    #[error("{0} has a model in several files already; name another folder")]
+    /// A model with other weights would have files of another one beside it.
+    #[error("{0} has files of another model or adapter; name another folder")]
     OtherModel(PathBuf),
     /// The folder's ONNX model is refused.
     #[error("{path}: {cause}")]

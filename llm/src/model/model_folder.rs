@@ -15,6 +15,16 @@ use crate::weights::{Weight, WeightError, Weights, with_floats};
 /// The report of a training, beside which its receipts lie.
 const TRAINING: &str = "train.json";
 
+/// Files that change what a model is or says, and that not every model has.
+const TELLING: [&str; 6] = [
+    adapter::CONFIG,
+    INDEX,
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+];
+
 /// The contents of such a folder.
 #[derive(Clone)]
 pub struct ModelFolder {
@@ -90,7 +100,7 @@ impl ModelFolder {
     }
 
     /// Checks that the files can be written to a folder: it is not the one that they come from, and
-    /// has no weights in several files.
+    /// has no file of another model or of an adapter that they would not replace.
     ///
     /// # Errors
     /// [`ModelError::SameFolder`] and [`ModelError::OtherModel`].
@@ -99,10 +109,11 @@ impl ModelFolder {
         if target.is_some() && self.path.canonicalize().ok() == target {
             return Err(ModelError::SameFolder(to.to_owned()));
         }
-        if to.join(INDEX).exists() {
-            return Err(ModelError::OtherModel(to.to_owned()));
+        let stays = |name: &&str| !self.files.contains_key(*name) && to.join(name).exists();
+        match TELLING.iter().any(stays) {
+            true => Err(ModelError::OtherModel(to.to_owned())),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns all files by name, with all weights in one file, which is the last one.

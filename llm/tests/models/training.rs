@@ -258,6 +258,14 @@ fn trained_weights_replace_those_of_a_folder_in_their_types() {
     let embedding = "model.embed_tokens.weight";
     assert_eq!(written[embedding], weights[embedding]);
     LanguageModel::open(to.path()).unwrap();
+    // Another model's template, and an adapter, would change what this one says.
+    for other in ["chat_template.jinja", "adapter_config.json"] {
+        let path = to.path().join(other);
+        std::fs::write(&path, "{}").unwrap();
+        let refused = folder.write(to.path()).unwrap_err();
+        assert!(matches!(refused, ModelError::OtherModel(_)), "{refused}");
+        std::fs::remove_file(path).unwrap();
+    }
     // The report of an earlier training is not that of this one.
     assert!(!to.path().join("train.json").exists());
     let short = Tensor::from_vec([1], vec![0.5_f32]).unwrap();
