@@ -22,7 +22,7 @@ use souk_market::{
 
 use crate::clock::{Micros, Now, Timers};
 use crate::market::market_protocol::{Answer, Request};
-use nonces::Nonces;
+use nonces::{CLOCK_AHEAD_MAX, Nonces};
 use offsets::{ClockReading, Offsets};
 use open_call::{Open, PendingCall};
 pub use watching::WatchId;
@@ -42,10 +42,6 @@ const EXPIRY: Millis = Millis(60_000);
 
 /// How often the client signs commands anew because another process of the same account was faster.
 const SIGNED_MAX: u32 = 4;
-
-/// How far a clock of the account can have been ahead: a hundred years. With a nonce near the end of
-/// the numbers, the account could sign nothing any more.
-const CLOCK_AHEAD_MAX: Micros = Micros::from_seconds(100 * 365 * 24 * 3_600);
 
 /// The most questions under way at a time; later ones wait for their turn.
 const ASKED_MAX: usize = 256;
@@ -518,18 +514,16 @@ impl MarketClient {
         };
         match results.first() {
             // A validator may have accepted the same bytes before, with a result that only the log
-            // has. With a new signature, the market would carry them out twice.
+            // has. With a new signature, the market would carry them out twice. A used nonce says
+            // so even if one validator alone had the batch: a liar can put it into the log twice.
+            // If another process of this account used it, the next nonce must be above the window.
             Some(Err(
-                Refusal::NonceUsed { .. } | Refusal::NonceOld { .. } | Refusal::BatchExpired { .. },
-            )) if open.repeated => {
-                let last = open.last;
-                self.send_reply(asked, Reply::Uncertain(last), actions);
-            }
-            // Another process of this account used the nonce, or a lying validator put this batch
-            // into the log twice: only the log says. The caller decides whether to repeat it, and
-            // the nonce is then above the window.
-            Some(Err(Refusal::NonceUsed { .. })) => {
-                if let Some(Request::Submit(batch)) = open.question.as_deref() {
+                refusal @ (Refusal::NonceUsed { .. }
+                | Refusal::NonceOld { .. }
+                | Refusal::BatchExpired { .. }),
+            )) if open.repeated || matches!(refusal, Refusal::NonceUsed { .. }) => {
+                let question = open.question.as_deref().filter(|_| !open.repeated);
+                if let Some(Request::Submit(batch)) = question {
                     self.nonces.rise_above(batch.batch.nonce);
                 }
                 let last = open.last;

@@ -7,6 +7,10 @@ use souk_market::{NONCE_WINDOW, Nonce};
 
 use crate::clock::Micros;
 
+/// How far a clock of the account can have been ahead: a hundred years. With a nonce near the end
+/// of the numbers, the account could sign nothing any more.
+pub const CLOCK_AHEAD_MAX: Micros = Micros::from_seconds(100 * 365 * 24 * 3_600);
+
 /// The last nonce that this client gave out.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Nonces {
