@@ -56,7 +56,9 @@ class TextServer:
         self.close()
 
 
-def start(folder: Path, budget: float | None, binary: str | os.PathLike[str] | None) -> TextServer:
+def start_text_server(
+    folder: Path, budget: float | None, binary: str | os.PathLike[str] | None
+) -> TextServer:
     """Start a server for the account of a market's folder."""
     command = [str(find_binary(binary)), "--dir", str(folder), "--json", "openai"]
     command += ["--listen", "127.0.0.1:0", "--until-stdin-closes"]
@@ -75,10 +77,10 @@ def start(folder: Path, budget: float | None, binary: str | os.PathLike[str] | N
     if process.stdout is None:
         raise AssertionError("it was started with a pipe")
     line = process.stdout.readline()
-    told: Any = None
-    with suppress(ValueError):
-        told = json.loads(line)
-    if not isinstance(told, dict) or "url" not in told:
+    told: dict[str, Any] = {}
+    with suppress(ValueError, TypeError):
+        told = dict(json.loads(line))
+    if "url" not in told:
         rest, _ = process.communicate(timeout=_DOWN_SECONDS)
         raise _failure(folder, line + rest)
     key = Path(str(told["key_file"])).read_text(encoding="utf-8").strip()

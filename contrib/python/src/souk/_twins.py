@@ -38,6 +38,7 @@ async def async_shielded_in_thread(
     """What a call gives that must be made, and waited for, though one is cancelled."""
     with anyio.CancelScope(shield=True):
         return await anyio.to_thread.run_sync(call, *given)
+    raise AssertionError("a shield ends no call early")
 
 
 def in_thread(call: Callable[[Unpack[Given]], Item], *given: Unpack[Given]) -> Item:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from .. import _find, _text_server
+from .. import _find
 from .._batches import Outputs, cut, joined
 from .._contents import Content, Inputs, ModelLike, Prepared, input_contents, model_content
 from .._decode import decode, decode_rows
@@ -36,7 +36,7 @@ from .._models import (
 )
 from .._plan import Plan, plan_of
 from .._table import Table
-from .._text_server import TextServer
+from .._text_server import TextServer, start_text_server
 from .._training_run import PathText, TrainingRun, TrainOptions, arguments
 from .._twins import async_each, async_in_thread, async_shielded_in_thread
 from .._updates import Parser, Update, update_of
@@ -349,7 +349,7 @@ class AsyncClient:
 
         It spends at most `budget` credits of the folder's account, and stops with this client.
         """
-        server = await async_in_thread(_text_server.start, self._folder, budget, binary)
+        server = await async_in_thread(start_text_server, self._folder, budget, binary)
         self._servers.append(server)
         return server
 
