@@ -56,6 +56,13 @@ impl Case {
         LanguageModel::open(folder.path()).unwrap()
     }
 
+    fn size(&self) -> BatchSize {
+        BatchSize {
+            rows: self.batch,
+            length: self.tokens[0].len(),
+        }
+    }
+
     fn settings(&self) -> AdapterSettings {
         AdapterSettings {
             rank: self.rank,
@@ -88,6 +95,14 @@ impl Case {
     }
 }
 
+/// The type of the tokens of a batch, and of their labels.
+fn to_input_type(size: BatchSize) -> InputType {
+    InputType {
+        dtype: DType::I64,
+        dims: vec![size.rows, size.length],
+    }
+}
+
 /// Rounds a weight to 16 bits.
 fn narrow(weights: &mut BTreeMap<String, Tensor>, name: &str) {
     let numbers = weights[name].to_vec::<f32>().unwrap();
@@ -100,17 +115,10 @@ fn narrow(weights: &mut BTreeMap<String, Tensor>, name: &str) {
 fn twenty_steps_have_the_losses_of_pytorch_and_peft() {
     for name in FAMILIES {
         let case = Case::read(name);
-        let model = case.model();
-        let size = BatchSize {
-            rows: case.batch,
-            length: case.tokens[0].len(),
-        };
+        let (model, size) = (case.model(), case.size());
         let adapter = case.adapter(&model, false);
         let graph = model.to_training_model(Some(&adapter), size).unwrap();
-        let of_batch = InputType {
-            dtype: DType::I64,
-            dims: vec![size.rows, size.length],
-        };
+        let of_batch = to_input_type(size);
         let recipe = Recipe {
             loss: Loss::CountedCrossEntropy,
             optimizer: Optimizer::AdamW(AdamW::default()),
@@ -159,15 +167,8 @@ const MOVE: f64 = 0.02;
 fn the_gradient_of_each_weight_is_the_slope_of_the_loss() {
     for name in FAMILIES {
         let case = Case::read(name);
-        let model = case.model();
-        let size = BatchSize {
-            rows: case.batch,
-            length: case.tokens[0].len(),
-        };
-        let of_batch = InputType {
-            dtype: DType::I64,
-            dims: vec![size.rows, size.length],
-        };
+        let (model, size) = (case.model(), case.size());
+        let of_batch = to_input_type(size);
         let weights = model.trainable_weights().unwrap();
         let recipe = Recipe {
             loss: Loss::CountedCrossEntropy,

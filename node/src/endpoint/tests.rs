@@ -5,7 +5,7 @@ use souk_market::{AccountKey, LeaseId};
 use souk_roles::tokens::prompts::PromptHistory;
 use souk_roles::tokens::text::{Message, Role};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::own_engine::OwnAnswer;
@@ -117,19 +117,25 @@ async fn a_refusal_is_told_and_a_failed_decoder_gets_no_more_buyers_for_a_while(
     assert_eq!(failing.slots_now(), 0);
 }
 
+/// Reads a request that states its length, and returns its body.
+pub(super) async fn read_request_body(socket: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(socket.read_u8().await?);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let mut lines = head.lines();
+    let length = lines.find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.unwrap().parse().unwrap()];
+    socket.read_exact(&mut body).await?;
+    Ok(body)
+}
+
 /// Serves one answer after the other, each on a connection of its own.
 async fn serve_statuses(listener: TcpListener, status: &'static str) -> std::io::Result<()> {
     loop {
         let (mut socket, _) = listener.accept().await?;
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(socket.read_u8().await?);
-        }
-        let head = String::from_utf8(head).unwrap();
-        let mut lines = head.lines();
-        let length = lines.find_map(|line| line.strip_prefix("content-length: "));
-        let mut asked = vec![0; length.unwrap().parse().unwrap()];
-        socket.read_exact(&mut asked).await?;
+        read_request_body(&mut socket).await?;
         let body = "{}";
         let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 2\r\n\r\n");
         socket.write_all(format!("{head}{body}").as_bytes()).await?;

@@ -439,6 +439,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::endpoint::tests::read_request_body;
 
     const TEST_PATIENCE: Patience = Patience {
         first: Duration::from_secs(2),
@@ -594,15 +595,7 @@ mod tests {
     ) -> io::Result<std::convert::Infallible> {
         loop {
             let (mut socket, _) = listener.accept().await?;
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") {
-                head.push(socket.read_u8().await?);
-            }
-            let head = String::from_utf8(head).unwrap();
-            let mut lines = head.lines();
-            let length = lines.find_map(|line| line.strip_prefix("content-length: "));
-            let mut body = vec![0; length.unwrap().parse().unwrap()];
-            socket.read_exact(&mut body).await?;
+            let body = read_request_body(&mut socket).await?;
             let body: Value = serde_json::from_slice(&body)?;
             let fault = json!({ "type": "extra_forbidden", "loc": ["body", "seed"], "input": 3 });
             let (status, answer) = match body["seed"].is_null() {
