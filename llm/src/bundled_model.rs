@@ -1,7 +1,7 @@
 //! The model that comes with souk: a Llama of a million parameters that explains the words of
 //! souk's glossary and knows little else. The name `bundled` selects it in place of a path, for
-//! example for `souk generate`. Its files are part of the program, and
-//! `llm/models/glossary/make.py` made them.
+//! example for `souk generate`. Its files are part of the program. souk trained it;
+//! `llm/models/glossary/begin.py` states the commands.
 
 use std::fs;
 use std::path::{Path, PathBuf};
