@@ -300,7 +300,11 @@ pub(super) fn rotary_embedding(call: &Call<'_>) -> Results {
     for (row, line) in values.chunks_exact_mut(width.max(1)).enumerate() {
         let (sample, at) = (row / (head_count * length), row % length);
         let angle = match &positions {
-            Some(positions) => positions[sample * length + at] as usize,
+            Some(positions) => {
+                let position = positions.get(sample * length + at);
+                let position = position.and_then(|&it| usize::try_from(it).ok());
+                position.ok_or(KernelError::Range(3))?
+            }
             None => sample * length + at,
         };
         for pair in 0..half {
@@ -309,7 +313,7 @@ pub(super) fn rotary_embedding(call: &Call<'_>) -> Results {
             } else {
                 (pair, pair + half)
             };
-            let place = angle * half + pair;
+            let place = angle.saturating_mul(half).saturating_add(pair);
             let cosine = cosines.get(place).ok_or(KernelError::Range(3))?;
             let sine = sines.get(place).ok_or(KernelError::Range(3))?;
             let (x, y) = (line[first], line[second]);

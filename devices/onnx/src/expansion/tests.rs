@@ -370,3 +370,60 @@ fn attention_without_heads_stays_as_it_is() {
         assert_eq!(given.graph.unwrap().node, [attention], "{heads} and {own}");
     }
 }
+
+/// Attention with queries of one position over keys of four, and a mask with so many lengths.
+fn cross_attention(lengths: i64) -> ModelProto {
+    let inputs = ["q", "k", "v", "", "m"];
+    let attention = node(RUNTIME_DOMAIN, "MultiHeadAttention", &inputs, &["y"]);
+    let given = [
+        sized("q", DataType::Float, &[2, 1, 8]),
+        sized("k", DataType::Float, &[2, 4, 8]),
+        sized("v", DataType::Float, &[2, 4, 8]),
+        sized("m", DataType::Int32, &[lengths]),
+    ];
+    model(vec![attention.with("num_heads", 2i64)], &given, &[])
+}
+
+#[test]
+fn a_mask_of_lengths_is_over_the_positions_of_the_keys() {
+    let mut given = cross_attention(2);
+    expand_model(&mut given).unwrap();
+    let nodes = given.graph.unwrap().node;
+    let shape = nodes.iter().find(|node| node.op_type() == "Shape");
+    assert_eq!(shape.unwrap().input, ["k"]);
+}
+
+#[test]
+fn a_mask_of_ends_and_starts_is_refused() {
+    for lengths in [4, 8] {
+        let mut given = cross_attention(lengths);
+        let before = given.clone();
+        expand_model(&mut given).unwrap();
+        let [left, right] = [given, before].map(|it| it.graph.unwrap().node);
+        assert_eq!(left, right, "{lengths}");
+    }
+}
+
+#[test]
+fn heads_turn_as_far_as_the_tables_reach() {
+    let inputs = ["q", "k", "v", "", "", "n", "t", "cos", "sin"];
+    let attention = node(RUNTIME_DOMAIN, "GroupQueryAttention", &inputs, &["y"])
+        .with("num_heads", 2i64)
+        .with("kv_num_heads", 1i64)
+        .with("do_rotary", 1i64);
+    let given = [
+        sized("q", DataType::Float, &[1, 3, 32]),
+        sized("k", DataType::Float, &[1, 3, 16]),
+        sized("v", DataType::Float, &[1, 3, 16]),
+        sized("n", DataType::Int32, &[1]),
+        sized("t", DataType::Int32, &[]),
+        sized("cos", DataType::Float, &[8, 4]),
+        sized("sin", DataType::Float, &[8, 4]),
+    ];
+    let mut given = model(vec![attention], &given, &[]);
+    expand_model(&mut given).unwrap();
+    let nodes = given.graph.unwrap().node;
+    let turned = nodes.iter().filter(|it| it.op_type() == "RotaryEmbedding");
+    let widths: Vec<_> = turned.map(|it| it.int("rotary_embedding_dim")).collect();
+    assert_eq!(widths, [Some(8), Some(8)]);
+}
