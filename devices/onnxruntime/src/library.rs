@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use super::loaded_model::{LoadedModel, OpenSession};
 use super::provider::{self, Provider};
-use super::refusal::{self, Placements, Refusal};
+use super::refusal::{self, PlacementLog, Refusal};
 use super::rules;
 
 /// You can set this environment variable to the library's path.
@@ -308,13 +308,13 @@ impl Library {
         provider: &Provider,
         threads: NonZeroUsize,
     ) -> Result<OpenSession, Refusal> {
-        let builder = |log: Option<&Placements>| self.session_builder(provider, threads, log);
+        let builder = |log: Option<&PlacementLog>| self.session_builder(provider, threads, log);
         let opened = OpenSession::new(loaded, || builder(None));
         opened.map_err(|(loaded, said)| {
             if !refusal::is_cpu_fallback(&said) {
                 return Refusal::Library(said);
             }
-            let placements = Placements::default();
+            let placements = PlacementLog::default();
             // Only a session that may leave nodes to the CPU reports which; this one exists for its
             // log.
             let _ = OpenSession::new(loaded, || builder(Some(&placements)));
@@ -328,7 +328,7 @@ impl Library {
         &self,
         provider: &Provider,
         threads: NonZeroUsize,
-        log: Option<&Placements>,
+        log: Option<&PlacementLog>,
     ) -> Result<SessionBuilder, String> {
         let text = |error: ort::Error<SessionBuilder>| error.to_string();
         let builder = Session::builder(&self.environment).map_err(|error| error.to_string())?;

@@ -1,6 +1,6 @@
 //! Explains why the library opened no session for a model, and names the nodes at fault. A session
 //! refuses nodes that a provider leaves to the host's CPU, because a device that is sold as an NPU
-//! must compute on it or not at all.
+//! must compute on that NPU or not at all.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,14 +18,14 @@ const CPU_FALLBACK_ERRORS: [&str; 2] = [
     "Enable CPU fallback or try another device",
 ];
 
-/// Beginning of the log lines that list a provider's nodes, and its form for the CPU.
-const PLACED: &str = "placed on [";
-const ON_CPU: &str = "placed on [CPUExecutionProvider]";
+/// Text of the log line before each provider's list of nodes, and the text for the CPU's list.
+const NODES_PLACED: &str = "placed on [";
+const NODES_ON_CPU: &str = "placed on [CPUExecutionProvider]";
 
-/// Reasons why there is no session.
+/// The reason why the library opened no session.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The provider leaves nodes to the host's CPU: those in the log, if there are any.
+    /// The provider leaves nodes to the host's CPU: those that the log names, perhaps none.
     FallsBackToCpu(Vec<FallbackNode>),
     /// Any other reason, in the library's words.
     Library(String),
@@ -47,47 +47,40 @@ pub(super) fn is_cpu_fallback(error: &str) -> bool {
 }
 
 impl Refusal {
-    /// Converts the refusal of a graph by a provider into an error.
+    /// Converts the refusal into an error about the first node left to the CPU, or about the whole
+    /// graph if the log names none.
     pub fn into_error(self, graph: &Graph, provider: &str) -> CompileError {
-        let left = match self {
-            Self::FallsBackToCpu(left) => left,
-            Self::Library(reason) => {
-                return CompileError::Engine {
-                    engine: ENGINE,
-                    reason,
-                };
-            }
+        let engine = ENGINE;
+        let nodes = match self {
+            Self::FallsBackToCpu(nodes) => nodes,
+            Self::Library(reason) => return CompileError::Engine { engine, reason },
         };
-        let others = match left.len() {
-            0 | 1 => String::new(),
-            some => format!(" and {} other nodes", some - 1),
+        let Some(first) = nodes.first() else {
+            let reason = format!("{provider} leaves nodes of the graph to the host's CPU");
+            return CompileError::Engine { engine, reason };
+        };
+        let others = match nodes.len() - 1 {
+            0 => String::new(),
+            1 => " and another node".to_owned(),
+            others => format!(" and {others} other nodes"),
         };
         let reason = format!("{provider} leaves it{others} to the host's CPU");
         let reason = UnsupportedReason::Engine(reason);
-        let first = left.first();
-        let node = match first {
-            Some(left) => graph.nodes().iter().find(|node| left.is_same_node(node)),
-            None => graph.nodes().first(),
-        };
-        match (node, first) {
-            (Some(node), _) => Unsupported::new(node, reason).into(),
-            // A node that the library made from others.
-            (None, Some(left)) => Unsupported {
-                operator: left.operator.clone(),
-                node: left.name.clone(),
+        match graph.nodes().iter().find(|node| first.is_same_node(node)) {
+            Some(node) => Unsupported::new(node, reason).into(),
+            // The library made this node from others: the graph has no node of its name.
+            None => Unsupported {
+                operator: first.operator.clone(),
+                node: first.name.clone(),
                 reason,
             }
             .into(),
-            (None, None) => CompileError::Engine {
-                engine: ENGINE,
-                reason: reason.to_string(),
-            },
         }
     }
 }
 
 impl FallbackNode {
-    /// Parses a line of the log: operator, and the node's name in brackets.
+    /// Parses a line of the log: the operator, then the node's name in parentheses.
     fn read(line: &str) -> Option<Self> {
         let (operator, rest) = line.trim().split_once(" (")?;
         let (name, _) = rest.rsplit_once(')')?;
@@ -104,42 +97,42 @@ impl FallbackNode {
     }
 }
 
-/// Finds the nodes that go to the host's CPU in a session's log, which must be verbose.
+/// Collects the nodes left to the host's CPU from the log of a session, which must be verbose.
 #[derive(Clone, Default)]
-pub(super) struct Placements {
-    read: Arc<Mutex<PlacementLog>>,
+pub(super) struct PlacementLog {
+    parser: Arc<Mutex<PlacementParser>>,
 }
 
 #[derive(Default)]
-struct PlacementLog {
+struct PlacementParser {
     is_cpu: bool,
-    left: Vec<FallbackNode>,
+    fallback_nodes: Vec<FallbackNode>,
 }
 
-impl Placements {
+impl PlacementLog {
     /// Returns the logger for a session.
     pub fn new_logger(&self) -> LoggerFunction {
-        let read = self.read.clone();
+        let parser = self.parser.clone();
         Arc::new(move |_, _, _, _, line| {
-            let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
-            read.parse_line(line);
+            let mut parser = parser.lock().unwrap_or_else(PoisonError::into_inner);
+            parser.parse_line(line);
         })
     }
 
     /// Returns the nodes found.
     pub fn fallback_nodes(&self) -> Vec<FallbackNode> {
-        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        read.left.clone()
+        let parser = self.parser.lock().unwrap_or_else(PoisonError::into_inner);
+        parser.fallback_nodes.clone()
     }
 }
 
-impl PlacementLog {
+impl PlacementParser {
     fn parse_line(&mut self, line: &str) {
-        if line.contains(PLACED) {
-            self.is_cpu = line.contains(ON_CPU);
+        if line.contains(NODES_PLACED) {
+            self.is_cpu = line.contains(NODES_ON_CPU);
         } else if self.is_cpu {
             match FallbackNode::read(line) {
-                Some(node) => self.left.push(node),
+                Some(node) => self.fallback_nodes.push(node),
                 None => self.is_cpu = false,
             }
         }
@@ -152,7 +145,7 @@ mod tests {
 
     #[test]
     fn nodes_on_the_cpu_are_read_off_the_log() {
-        let mut read = PlacementLog::default();
+        let mut parser = PlacementParser::default();
         for line in [
             "Node placements",
             " Node(s) placed on [OpenVINOExecutionProvider]. Number of nodes: 1",
@@ -163,13 +156,13 @@ mod tests {
             "SaveMLValueNameIndexMapping",
             "  Conv (elsewhere)",
         ] {
-            read.parse_line(line);
+            parser.parse_line(line);
         }
         let node = |operator: &str, name: &str| FallbackNode {
             operator: operator.to_owned(),
             name: name.to_owned(),
         };
         let left = [node("Tile", "tiles (of four)"), node("Det", "")];
-        assert_eq!(read.left, left);
+        assert_eq!(parser.fallback_nodes, left);
     }
 }
