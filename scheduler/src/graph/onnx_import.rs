@@ -45,7 +45,8 @@ impl Graph {
         Self::import_model(decode_model(model)?, bindings, files)
     }
 
-    /// Returns the type and shape of each input as text for people. Open extents appear by name.
+    /// Returns the type and shape of each input as text. Sizes that the model leaves open appear by
+    /// name.
     ///
     /// # Errors
     /// [`ImportError::Decode`] if the bytes are not an ONNX model.
@@ -99,17 +100,20 @@ impl Graph {
     }
 }
 
-/// A graph during its import. Nodes and values are numbered in order of appearance.
+/// A graph during its import. Values are numbered in the model's order, and so are nodes until
+/// [`Draft::sort_nodes`].
 struct Draft {
     name: String,
     nodes: Vec<Node>,
     values: Vec<Value>,
     by_name: BTreeMap<String, ValueId>,
+    /// The model's declaration of each input, in the order of `inputs`.
     declared: Vec<ValueInfoProto>,
     inputs: Vec<ValueId>,
     outputs: Vec<ValueId>,
+    /// Number of nodes before the import drops any.
     found_nodes: usize,
-    /// Work of each node's bodies, for the nodes that are already inferred.
+    /// Work of each node's bodies (the graphs in `If`, `Loop` or `Scan`), as far as it is inferred.
     bodies: Vec<InnerWork>,
 }
 
@@ -132,10 +136,11 @@ impl Draft {
         };
         // Before IR version 4 every initialiser is also an input; in later versions, an initialiser
         // that is also an input is a default. In both cases the job can bind its own value.
-        let given = |name: &str| bindings.has_input(name);
+        let inputs: BTreeSet<String> = graph.input.iter().map(|it| it.name().to_owned()).collect();
+        let given = |name: &str| bindings.has_input(name) && inputs.contains(name);
         let defaults: BTreeSet<&str> = graph.initializer.iter().map(TensorProto::name).collect();
         draft.add_inputs(&graph, |name| !defaults.contains(name) || given(name))?;
-        draft.add_constants(&graph, files, given)?;
+        draft.add_initializers(&graph, files, given)?;
         draft.add_nodes(graph.node, files)?;
         draft.resolve_values(&graph.output)?;
         draft.attach_types(&graph.value_info, &graph.output);
@@ -152,7 +157,7 @@ impl Draft {
         if self.by_name.insert(name.to_owned(), id).is_some() {
             let by = match source {
                 Source::Input => "an input".to_owned(),
-                Source::Constant(_) => "an initialiser".to_owned(),
+                Source::Constant(_) => "a constant".to_owned(),
                 Source::Node(node) => self.nodes[node.0].name().to_owned(),
             };
             let value = name.to_owned();
@@ -182,7 +187,7 @@ impl Draft {
         Ok(())
     }
 
-    fn add_constants(
+    fn add_initializers(
         &mut self,
         graph: &GraphProto,
         files: &mut Files<'_>,
@@ -193,12 +198,12 @@ impl Draft {
             .iter()
             .filter(|tensor| !given(tensor.name()))
         {
-            self.add_weight(tensor.clone(), files)?;
+            self.add_constant(tensor.clone(), files)?;
         }
         Ok(())
     }
 
-    fn add_weight(
+    fn add_constant(
         &mut self,
         tensor: TensorProto,
         files: &mut Files<'_>,
@@ -218,7 +223,7 @@ impl Draft {
         let mut names = NodeNames::default();
         for mut proto in protos {
             if let Some(tensor) = fold::constant_node(&proto) {
-                self.add_weight(tensor, files)?;
+                self.add_constant(tensor, files)?;
                 continue;
             }
             proto.name = Some(names.unique_name(&proto));

@@ -228,7 +228,7 @@ fn route_candidates(
             1.0,
         );
         candidate(each_whole(&model, &devices, ahead), 1.0 / (1.0 - GAIN_MIN));
-        let again = |pipeline: &Pipeline| pipeline.with_present_times(&model);
+        let again = |pipeline: &Pipeline| pipeline.with_model_times(&model);
         candidate(kept.iter().map(again).collect(), 1.0 - GAIN_MIN);
     }
     candidates
@@ -292,7 +292,7 @@ fn plan_pipeline(
 ) -> Result<ExecutionPlan, TaskError> {
     let stages = pipeline.devices.iter().enumerate();
     let placed = TimedDivision {
-        assignment: pipeline.of_node.clone(),
+        assignment: pipeline.stage_of_node.clone(),
         // In the order of the pipeline, because start times are unknown before the first request.
         parts: stages
             .map(|(stage, &device)| (device, stage as f64))

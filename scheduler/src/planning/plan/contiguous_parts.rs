@@ -17,7 +17,7 @@ impl Stretches {
     /// Creates the stretches of a pipeline's stages.
     fn from_pipeline(pipeline: &Pipeline) -> Self {
         let stages = 0..pipeline.devices.len();
-        let end = |stage: usize| pipeline.of_node.partition_point(|of| *of <= stage);
+        let end = |stage: usize| pipeline.stage_of_node.partition_point(|of| *of <= stage);
         Self {
             ends: stages.map(end).collect(),
             offers: pipeline.devices.clone(),

@@ -1,12 +1,13 @@
 //! Cuts a graph into a pipeline of stages, one for each device, for a stream of requests.
 //!
-//! Stages are stretches of the graph's order. A stream waits for the longest stage, so the search
-//! minimises it over all ways to cut the order, by dynamic programming, and over all orders of the
-//! devices. It omits a device that would only delay the others.
+//! A stage is a run of nodes that follow each other in the graph's topological order. The slowest
+//! stage sets the pace of the stream, so the search
+//! minimises that stage's time over all ways to cut the order, by dynamic programming, and over the
+//! first `ORDERS_MAX` orders of the devices. It omits a device that would only delay the others.
 
 use super::partition::Model;
 
-/// Maximum number of device orders to try: all of five devices; for more, the first of them.
+/// Maximum number of device orders to try: all orders of five devices, only the first ones of more.
 const ORDERS_MAX: usize = 120;
 
 /// A pipeline of stages.
@@ -15,7 +16,7 @@ pub(crate) struct Pipeline {
     /// Device of each stage.
     pub devices: Vec<usize>,
     /// Stage of each node.
-    pub of_node: Vec<usize>,
+    pub stage_of_node: Vec<usize>,
     /// Seconds of the longest stage: the time between two answers.
     pub longest_seconds: f64,
 }
@@ -25,59 +26,66 @@ impl Pipeline {
     pub fn for_single_device(model: &Model<'_>, device: usize) -> Self {
         Self {
             devices: vec![device],
-            of_node: vec![0; model.node_count()],
+            stage_of_node: vec![0; model.node_count()],
             longest_seconds: model.range_seconds(device, 0, model.node_count()),
         }
     }
 
     /// Returns the best pipeline over these devices, or none if they cannot run every node.
     pub fn best_for_devices(model: &Model<'_>, devices: &[usize]) -> Option<Self> {
-        let loads = Loads::new(model);
+        let times = StageTimes::new(model);
         let mut orders = Vec::new();
-        collect_permutations(&mut devices.to_vec(), 0, &mut orders);
-        let mut best: Option<(f64, Vec<(usize, usize)>)> = None;
+        collect_orders(&mut devices.to_vec(), 0, &mut orders);
+        let mut best: Option<Self> = None;
         for order in orders {
             let load = |stage: usize, from: usize, to: usize| {
-                // From the device before it in the order; with equal links, its identity does not
-                // matter.
+                // The search takes the previous device of the order as the sender, even if that
+                // device gets no stage.
                 let before = order[stage.saturating_sub(1)];
-                loads.stage(before, order[stage], [from, to])
+                times.stage_seconds(before, order[stage], [from, to])
             };
-            let (longest, ends) = cut_stages(order.len(), loads.places.len() - 1, load);
-            if longest.is_finite() && best.as_ref().is_none_or(|(least, _)| longest < *least) {
-                let ends = ends.into_iter().map(|end| loads.places[end]);
-                best = Some((longest, order.iter().copied().zip(ends).collect()));
+            let (longest, ends) = cut_stages(order.len(), times.places.len() - 1, load);
+            if !longest.is_finite() {
+                continue;
+            }
+            let ends = ends.into_iter().map(|end| times.places[end]);
+            let stages: Vec<_> = order.iter().copied().zip(ends).collect();
+            let pipeline = build_pipeline(&stages, model.node_count()).with_times(&times);
+            let is_best = |best: &Self| pipeline.longest_seconds < best.longest_seconds;
+            if best.as_ref().is_none_or(is_best) {
+                best = Some(pipeline);
             }
         }
-        best.map(|(longest, stages)| build_pipeline(longest, &stages, model.node_count()))
+        best
     }
 
-    /// Returns the same stages with the present times of the devices.
-    pub fn with_present_times(&self, model: &Model<'_>) -> Self {
-        let loads = Loads::new(model);
+    /// Returns the same stages with the times that the devices have in this model.
+    pub fn with_model_times(&self, model: &Model<'_>) -> Self {
+        self.clone().with_times(&StageTimes::new(model))
+    }
+
+    fn with_times(mut self, times: &StageTimes<'_>) -> Self {
         let (mut longest, mut from, mut before) = (0.0_f64, 0, 0);
         for (stage, &device) in self.devices.iter().enumerate() {
-            let to = self.of_node.partition_point(|of| *of <= stage);
-            longest = longest.max(loads.between(before, device, [from, to]));
+            let to = self.stage_of_node.partition_point(|of| *of <= stage);
+            longest = longest.max(times.seconds_between(before, device, [from, to]));
             (from, before) = (to, device);
         }
-        Self {
-            longest_seconds: longest,
-            ..self.clone()
-        }
+        self.longest_seconds = longest;
+        self
     }
 }
 
-/// The times of stretches of a graph's order.
-struct Loads<'a> {
+/// Computes the times of stages on devices.
+struct StageTimes<'a> {
     model: &'a Model<'a>,
-    /// Places where the order can be cut, including its ends.
+    /// Indices of the nodes before which the order can be cut, and of both ends.
     places: Vec<usize>,
-    /// Bytes that cross before each node; none if a value cannot be sent.
+    /// Bytes that a cut before each node sends; none if a value there cannot be sent.
     widths: Vec<Option<u64>>,
 }
 
-impl<'a> Loads<'a> {
+impl<'a> StageTimes<'a> {
     fn new(model: &'a Model<'a>) -> Self {
         let inner = model.cut_places().into_iter();
         Self {
@@ -91,13 +99,13 @@ impl<'a> Loads<'a> {
         }
     }
 
-    fn stage(&self, before: usize, device: usize, ends: [usize; 2]) -> f64 {
-        self.between(before, device, ends.map(|end| self.places[end]))
+    fn stage_seconds(&self, before: usize, device: usize, ends: [usize; 2]) -> f64 {
+        self.seconds_between(before, device, ends.map(|end| self.places[end]))
     }
 
     /// Returns the seconds of the nodes between two places on a device, or of the transfer to it if
     /// that is longer; infinite if the device cannot run them.
-    fn between(&self, before: usize, device: usize, [from, to]: [usize; 2]) -> f64 {
+    fn seconds_between(&self, before: usize, device: usize, [from, to]: [usize; 2]) -> f64 {
         let compute = self.model.range_seconds(device, from, to);
         if from == 0 || from == to {
             return compute;
@@ -111,24 +119,30 @@ impl<'a> Loads<'a> {
     }
 }
 
-/// Builds the stages from the devices in order and their ends, without empty ones.
-fn build_pipeline(longest_seconds: f64, stages: &[(usize, usize)], nodes: usize) -> Pipeline {
+/// Builds the stages from the devices in order and their ends, without empty ones. Their times
+/// are not known yet.
+fn build_pipeline(stages: &[(usize, usize)], nodes: usize) -> Pipeline {
     let mut pipeline = Pipeline {
         devices: Vec::new(),
-        of_node: Vec::with_capacity(nodes),
-        longest_seconds,
+        stage_of_node: Vec::with_capacity(nodes),
+        longest_seconds: f64::INFINITY,
     };
     for &(device, end) in stages {
-        if end > pipeline.of_node.len() {
-            pipeline.of_node.resize(end, pipeline.devices.len());
+        if end > pipeline.stage_of_node.len() {
+            pipeline.stage_of_node.resize(end, pipeline.devices.len());
             pipeline.devices.push(device);
         }
     }
-    assert_eq!(pipeline.of_node.len(), nodes, "each node is in a stage");
+    assert_eq!(
+        pipeline.stage_of_node.len(),
+        nodes,
+        "each node is in a stage"
+    );
     pipeline
 }
 
-/// Returns the smallest possible largest load of `stages` stages over `places` places, and the end
+/// Cuts `places` places into `stages` stages so that the largest load is as small as possible.
+/// Returns that load and the end
 /// of each stage.
 fn cut_stages(
     stages: usize,
@@ -160,7 +174,7 @@ fn cut_stages(
     (least[places], ends)
 }
 
-fn collect_permutations(order: &mut Vec<usize>, fixed: usize, all: &mut Vec<Vec<usize>>) {
+fn collect_orders(order: &mut Vec<usize>, fixed: usize, all: &mut Vec<Vec<usize>>) {
     if all.len() >= ORDERS_MAX {
         return;
     }
@@ -170,7 +184,7 @@ fn collect_permutations(order: &mut Vec<usize>, fixed: usize, all: &mut Vec<Vec<
     }
     for next in fixed..order.len() {
         order.swap(fixed, next);
-        collect_permutations(order, fixed + 1, all);
+        collect_orders(order, fixed + 1, all);
         order.swap(fixed, next);
     }
 }
@@ -194,9 +208,9 @@ mod tests {
 
     #[test]
     fn devices_without_a_stage_are_left_out() {
-        let pipeline = build_pipeline(1.0, &[(2, 0), (1, 3), (0, 3), (3, 5)], 5);
+        let pipeline = build_pipeline(&[(2, 0), (1, 3), (0, 3), (3, 5)], 5);
         assert_eq!(
-            (pipeline.devices, pipeline.of_node),
+            (pipeline.devices, pipeline.stage_of_node),
             (vec![1, 3], vec![0, 0, 0, 1, 1])
         );
     }
