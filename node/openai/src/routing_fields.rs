@@ -1,6 +1,6 @@
 //! Reads the fields that OpenRouter adds to OpenAI's API: `provider` and `models`, by which a
-//! request steers its routing, and those that its clients send with each request. It refuses each
-//! wish that souk cannot keep, because an ignored one would be a false promise.
+//! request controls its routing, and those that OpenRouter's clients send with each request. It
+//! refuses each demand that souk cannot meet, because to ignore one would mislead the client.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -73,18 +73,19 @@ fn take_models(body: &mut Map<String, Value>) -> Result<Vec<String>, Refusal> {
         let message = format!("a request names at most {MODELS_MAX} models: leave some out");
         return Err(wrong(message));
     }
-    // A longer name is on no ask, and would be in each message about the request.
+    // No ask has a longer name, and each message about the request would repeat it.
     for model in &models {
         TextCard::new(model).map_err(|fault| wrong(fault.to_string()))?;
     }
-    if let (None, Some(first)) = (body.get("model"), models.first()) {
+    let is_absent = body.get("model").is_none_or(Value::is_null);
+    if is_absent && let Some(first) = models.first() {
         body.insert("model".to_owned(), json!(first));
     }
     Ok(models)
 }
 
-/// Takes the wish to learn what an answer used. A whole answer always says so, and a stream does
-/// if its options say it.
+/// Takes `usage`, which asks for the token counts of an answer. A whole answer always has them,
+/// and a stream has them if its options ask for them: then this sets the option.
 fn take_usage(body: &mut Map<String, Value>) -> Result<(), Refusal> {
     let wrong = || {
         let message = "usage should be an object with include, which is true or false";
@@ -110,7 +111,7 @@ fn take_usage(body: &mut Map<String, Value>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Takes the fields that ask for what souk does anyway.
+/// Takes the fields that souk supports only with their default, and refuses other values.
 fn take_defaults(body: &mut Map<String, Value>) -> Result<(), Refusal> {
     let defaults = [
         ("transforms", json!([])),
@@ -129,8 +130,8 @@ fn take_defaults(body: &mut Map<String, Value>) -> Result<(), Refusal> {
 
 impl ProviderFields {
     fn into_rules(mut self) -> Result<RoutingRules, Refusal> {
-        self.refuse_unknown_claims()?;
-        let sort: Option<String> = self.take("sort", "price, throughput or latency")?;
+        self.refuse_unstated_properties()?;
+        let sort: Option<String> = self.take_field("sort", "price, throughput or latency")?;
         let sort = match sort.as_deref() {
             None => None,
             Some("price") => Some(RouteSort::Price),
@@ -138,9 +139,9 @@ impl ProviderFields {
             Some("latency") => Some(RouteSort::Latency),
             Some(_) => return Err(wrong_field("sort", "price, throughput or latency")),
         };
-        let fallbacks: Option<bool> = self.take("allow_fallbacks", "true or false")?;
-        // Each provider gets all fields that souk knows, and souk refuses the others itself.
-        let _: Option<bool> = self.take("require_parameters", "true or false")?;
+        let fallbacks: Option<bool> = self.take_field("allow_fallbacks", "true or false")?;
+        // This always holds: each provider gets all fields, and souk refuses unknown ones.
+        let _: Option<bool> = self.take_field("require_parameters", "true or false")?;
         let (input_price_max, output_price_max) = self.take_prices()?;
         let rules = RoutingRules {
             order: self.take_names("order")?,
@@ -150,7 +151,7 @@ impl ProviderFields {
             input_price_max,
             output_price_max,
             allows_fallbacks: fallbacks.unwrap_or(true),
-            // The buyer's own audits are not the client's to say.
+            // The buyer's audits fill this list, and not the client.
             distrusted: Vec::new(),
         };
         match self.0.keys().next() {
@@ -159,32 +160,32 @@ impl ProviderFields {
         }
     }
 
-    /// Refuses wishes about what offers do not state.
-    fn refuse_unknown_claims(&mut self) -> Result<(), Refusal> {
-        let wanted: Option<Vec<String>> = self.take("quantizations", "a list of names")?;
+    /// Refuses demands about properties that offers do not state.
+    fn refuse_unstated_properties(&mut self) -> Result<(), Refusal> {
+        let wanted: Option<Vec<String>> = self.take_field("quantizations", "a list of names")?;
         let wanted = wanted.unwrap_or_default();
         if !wanted.is_empty() && !wanted.iter().any(|name| name == "unknown") {
             let message = "provider.quantizations cannot be kept: offers do not state the \
                            precision of their model yet; leave it out, or add \"unknown\"";
-            return Err(unknown_claim("quantizations", message));
+            return Err(unstated_property("quantizations", message));
         }
-        let policy: Option<String> = self.take("data_collection", "allow or deny")?;
+        let policy: Option<String> = self.take_field("data_collection", "allow or deny")?;
         match policy.as_deref() {
             None | Some("allow") => Ok(()),
             Some("deny") => {
                 let message = "provider.data_collection cannot be \"deny\": offers do not state \
-                               yet whether the provider keeps prompts, and each can; leave it \
+                               yet whether the provider keeps prompts, and any can do so; leave it \
                                out, or name providers that you trust in provider.only";
-                Err(unknown_claim("data_collection", message))
+                Err(unstated_property("data_collection", message))
             }
             Some(_) => Err(wrong_field("data_collection", "allow or deny")),
         }
     }
 
-    /// Returns the most for a million input and output tokens, in micro-credits.
+    /// Returns the maximum prices of a million input and output tokens, in micro-credits.
     fn take_prices(&mut self) -> Result<(Option<u64>, Option<u64>), Refusal> {
         let given: Option<Map<String, Value>> =
-            self.take("max_price", "an object with prompt and completion")?;
+            self.take_field("max_price", "an object with prompt and completion")?;
         let mut given = given.unwrap_or_default();
         let mut take = |name: &str| -> Result<Option<u64>, Refusal> {
             let value = given.remove(name).unwrap_or_default();
@@ -197,7 +198,7 @@ impl ProviderFields {
             let named = format!("max_price.{name}");
             let what = "credits for a million tokens, such as 0.5";
             let credits = credits.ok_or_else(|| wrong_field(&named, what))?;
-            // A float's cast saturates.
+            // A cast from a float saturates.
             Ok(Some((credits * MICRO).round() as u64))
         };
         let prices = (take("prompt")?, take("completion")?);
@@ -212,15 +213,22 @@ impl ProviderFields {
 
     fn take_names(&mut self, field: &str) -> Result<Vec<String>, Refusal> {
         let what = "a list of providers, by name or account";
-        let names: Option<Vec<String>> = self.take(field, what)?;
+        let names: Option<Vec<String>> = self.take_field(field, what)?;
         let names = names.unwrap_or_default();
         match names.len() > NAMES_MAX {
-            true => Err(wrong_field(field, "a list of at most 64 names")),
+            true => Err(wrong_field(
+                field,
+                &format!("a list of at most {NAMES_MAX} names"),
+            )),
             false => Ok(names),
         }
     }
 
-    fn take<T: DeserializeOwned>(&mut self, name: &str, what: &str) -> Result<Option<T>, Refusal> {
+    fn take_field<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        what: &str,
+    ) -> Result<Option<T>, Refusal> {
         let value = self.0.remove(name).unwrap_or_default();
         serde_json::from_value(value).map_err(|_| wrong_field(name, what))
     }
@@ -231,7 +239,7 @@ fn wrong_field(name: &str, what: &str) -> Refusal {
     Refusal::invalid_field(&name, format!("{name} should be {what}"))
 }
 
-fn unknown_claim(name: &str, message: &str) -> Refusal {
+fn unstated_property(name: &str, message: &str) -> Refusal {
     Refusal::invalid_field(format!("provider.{name}"), message).with_code("unsupported_parameter")
 }
 
@@ -246,6 +254,17 @@ mod tests {
         let read = RoutingFields::take_from(&mut body);
         read.map(|fields| (fields, body))
             .map_err(|refusal| refusal.to_object()["error"].clone())
+    }
+
+    #[test]
+    fn the_first_of_the_models_takes_the_place_of_no_model() {
+        for body in [
+            json!({ "models": ["b", "a"] }),
+            json!({ "model": null, "models": ["b", "a"] }),
+        ] {
+            let (fields, body) = read(body).unwrap();
+            assert_eq!((fields.models.len(), &body["model"]), (2, &json!("b")));
+        }
     }
 
     #[test]
