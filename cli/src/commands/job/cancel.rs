@@ -18,8 +18,8 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::unreachable_market;
 use crate::{show, suggested_command};
 
-/// Period of the checks whether a job has ended.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// Pause between two checks whether the process that runs the job has ended.
+const POLL_PERIOD: Duration = Duration::from_millis(100);
 
 /// Ends a job and reports its cost, the credits that it still holds, and when they return.
 pub async fn cancel_job(folder: &Path, output: Output, name: &str, wait: Duration) -> Outcome {
@@ -35,35 +35,33 @@ pub async fn cancel_job(folder: &Path, output: Output, name: &str, wait: Duratio
             format!("its outputs: {result}"),
         ));
     }
-    let mut by = "this process";
-    if Journal::is_busy(&jobs, &name) {
-        by = "the process that ran it";
+    let is_busy = Journal::is_busy(&jobs, &name);
+    if is_busy {
         files.request_cancel().map_err(submit::journal_failure)?;
         let until = Instant::now() + wait;
         while Journal::is_busy(&jobs, &name) {
             if Instant::now() > until {
                 let cause = format!("job {name} has not ended within {} s", wait.as_secs());
-                let hint = "it was asked to end: wait longer with --wait, or end its process";
+                let hint = "its process knows: wait longer with --wait, or end the process";
                 return Err(Failure::new(Kind::Job, cause, hint));
             }
-            tokio::time::sleep(LOOK_PERIOD).await;
+            tokio::time::sleep(POLL_PERIOD).await;
         }
     }
     let (record, _) = find_job(folder, &name)?;
     let trader = own_trader(folder).await?;
     let ended = end_leases(&trader, &record.ids).await.map_err(from_trade)?;
+    let mut ended_by = None;
     if record.state == JobState::Running {
         let journal = Journal::open_by_name(&jobs, &name).map_err(submit::journal_failure)?;
         journal.record_cancel().map_err(submit::journal_failure)?;
+        ended_by = Some("this process");
+    } else if is_busy && record.state == JobState::Interrupted {
+        ended_by = Some("the process that ran it");
     }
     let (record, _) = find_job(folder, &name)?;
-    show_ended(
-        output,
-        &record,
-        &job_leases(&trader, &record).await?,
-        by,
-        ended,
-    );
+    let leases = job_leases(&trader, &record).await?;
+    print_cancelled(output, &record, &leases, ended_by, ended);
     Ok(())
 }
 
@@ -75,7 +73,14 @@ async fn job_leases(trader: &Trader, record: &Record) -> Result<Vec<Lease>, Fail
     leases.map_err(unreachable_market)
 }
 
-fn show_ended(output: Output, record: &Record, leases: &[Lease], by: &str, ended: u32) {
+/// Prints the job, which another process or this one ended, or which had ended by itself.
+fn print_cancelled(
+    output: Output,
+    record: &Record,
+    leases: &[Lease],
+    ended_by: Option<&str>,
+    ended: u32,
+) {
     let sum = |part: fn(&Lease) -> u64| leases.iter().map(part).sum::<u64>();
     let (spent, held) = (sum(|lease| lease.cost.0), sum(|lease| lease.escrow.0));
     match output {
@@ -91,7 +96,9 @@ fn show_ended(output: Output, record: &Record, leases: &[Lease], by: &str, ended
         )),
         Output::Text => {
             let state = show::jobs::describe_state(&record.state);
-            show::print_line(&format!("job {}: {state}, ended by {by}", record.name));
+            let ended_by = ended_by.map(|by| format!(", ended by {by}"));
+            let ended_by = ended_by.unwrap_or_default();
+            show::print_line(&format!("job {}: {state}{ended_by}", record.name));
             let (spent, held) = (show::format_credits(spent), show::format_credits(held));
             show::print_line(&format!("  {spent} credits spent, {held} held"));
             let lines = show::held_credits::describe_leases(leases);

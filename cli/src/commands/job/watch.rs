@@ -14,7 +14,7 @@ use crate::{show, suggested_command};
 use souk_node::buyer::job_files::TimedEvent;
 
 /// Period of the reads of a job's files.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
+const POLL_PERIOD: Duration = Duration::from_millis(100);
 
 /// Shows past events, and further ones until the job ends; JSON output has a line for each.
 pub async fn watch_job(folder: &Path, output: Output, name: &str) -> Outcome {
@@ -34,7 +34,7 @@ pub async fn watch_job(folder: &Path, output: Output, name: &str) -> Outcome {
         if !is_busy {
             return report_end(&record, output);
         }
-        tokio::time::sleep(LOOK_PERIOD).await;
+        tokio::time::sleep(POLL_PERIOD).await;
     }
 }
 

@@ -16,7 +16,7 @@ use crate::folder::from_config;
 use crate::{show, stop};
 
 /// Period of the reads of the files.
-const LOOK_PERIOD: Duration = Duration::from_millis(200);
+const POLL_PERIOD: Duration = Duration::from_millis(200);
 
 /// Largest number of bytes that one call reads from a file.
 const READ_MAX: u64 = 1 << 20;
@@ -54,7 +54,7 @@ pub async fn run(folder: &Path, output: Output, args: &LogsArgs) -> Outcome {
     let mut stops = stop::Requests::new();
     loop {
         tokio::select! {
-            () = tokio::time::sleep(LOOK_PERIOD) => {}
+            () = tokio::time::sleep(POLL_PERIOD) => {}
             () = stops.next() => return Ok(()),
         }
         for log in &mut logs {
