@@ -135,7 +135,7 @@ class Market:
                 time.sleep(0.5)
 
     def set_up(self):
-        line = json.loads(self.on("v", "--json", "market", "create", "--name", "distance"))["line"]
+        line = json.loads(self.on("v", "--json", "market", "create", "--name", "distance"))["invitation"]
         self.start("v", "validator", "run")
         for name in ("p1", "p2", "b"):
             self.until(30, lambda: self.on(name, "market", "join", line))

@@ -37,7 +37,7 @@ fn main() {
     let start = Instant::now();
     let model = LanguageModel::open(Path::new(path)).expect("a model is there");
     let mut decoder = model.into_decoder(room).expect("it is a decoder");
-    let drawing = decoder::to_drawing_model(decoder.subgraph.model);
+    let drawing = decoder::to_sampling_model(decoder.subgraph.model);
     decoder.subgraph.model = drawing.expect("it is a model");
     println!("opened and built in {:.2} s", start.elapsed().as_secs_f64());
     let threads = NonZeroUsize::new(threads).expect("one thread at least");

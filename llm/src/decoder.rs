@@ -7,7 +7,7 @@
 
 mod experts;
 mod nodes;
-mod token_drawing;
+mod token_sampling;
 mod whole_sequences;
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use souk_onnx::{Dimension, ModelProto, OperatorSetIdProto, ValueInfoProto, encod
 use crate::config::Config;
 use crate::weights::{WeightError, Weights, split_joint_matrices, stack_experts};
 use nodes::{AttentionSettings, Nodes};
-pub use token_drawing::{LOGIT_ROWS, SAMPLED_TOKENS, SAMPLING, to_drawing_model};
+pub use token_sampling::{LOGIT_ROWS, SAMPLED_TOKENS, SAMPLING, to_sampling_model};
 pub use whole_sequences::{BatchSize, LENGTH_MAX};
 pub(crate) use whole_sequences::{build_training_model, check_trainable};
 
@@ -109,7 +109,7 @@ impl Decoder {
             domain: None,
             version: Some(opset),
         };
-        let own = config.experts.map(|_| token_drawing::own_operators());
+        let own = config.experts.map(|_| token_sampling::own_operators());
         let model = ModelProto {
             ir_version: Some(ir_version),
             producer_name: Some("souk".to_owned()),

@@ -46,9 +46,9 @@ pub enum GenerationError {
     /// The decoder's outputs are not logits.
     #[error("the decoder gave no logits: {0}")]
     Logits(TensorError),
-    /// The decoder drew a wrong number of tokens.
-    #[error("the decoder drew {0} tokens instead of {1}")]
-    Drawn(usize, usize),
+    /// The decoder sampled a wrong number of tokens.
+    #[error("the decoder sampled {0} tokens instead of {1}")]
+    SampledCount(usize, usize),
     /// The logits contain a value that is not a number.
     #[error("the logits at position {0} are not all numbers")]
     NoNumber(usize),
@@ -179,7 +179,7 @@ impl<'a> Sequence<'a> {
         let drawn = drawn.into_iter().filter_map(|it| u32::try_from(it).ok());
         let drawn: Vec<u32> = drawn.collect();
         if drawn.len() != step.rows.len() {
-            return Err(GenerationError::Drawn(drawn.len(), step.rows.len()));
+            return Err(GenerationError::SampledCount(drawn.len(), step.rows.len()));
         }
         let logits = logits.to_vec::<f32>().map_err(GenerationError::Logits)?;
         if logits.iter().any(|logit| logit.is_nan()) {

@@ -212,19 +212,19 @@ pub struct LeaseArgs {
     pub out: Option<PathBuf>,
 }
 
-/// How to draw the next token.
+/// How to sample the next token.
 #[derive(Debug, clap::Args)]
 pub struct SamplingArgs {
     /// The divisor of the logits; 0 selects the most likely token.
     #[arg(long, default_value_t = 0.0, value_name = "T")]
     pub temperature: f64,
-    /// Draw from this many of the most likely tokens; 0 means all.
+    /// Sample from this many of the most likely tokens; 0 means all.
     #[arg(long, default_value_t = 0, value_name = "K")]
     pub top_k: usize,
-    /// Draw from the most likely tokens that together have this probability.
+    /// Sample from the most likely tokens that together have this probability.
     #[arg(long, default_value_t = 1.0, value_name = "P")]
     pub top_p: f64,
-    /// Draw from the tokens with at least this fraction of the highest probability.
+    /// Sample from the tokens with at least this fraction of the highest probability.
     #[arg(long, default_value_t = 0.0, value_name = "P")]
     pub min_p: f64,
     /// Divide the logits of tokens that already occurred.
@@ -239,7 +239,7 @@ pub struct SamplingArgs {
     /// Add to the logit of a token, such as 50256=-100. Can be given several times.
     #[arg(long, value_name = "TOKEN=LOGIT", value_parser = bias)]
     pub logit_bias: Vec<(u32, f64)>,
-    /// The seed; the same seed repeats the same draws.
+    /// The seed; the same seed repeats the same samples.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
 }

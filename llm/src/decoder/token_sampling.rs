@@ -1,4 +1,4 @@
-//! Makes a decoder draw the tokens after its rows itself.
+//! Makes a decoder sample the tokens after its rows itself.
 //!
 //! Logits are hundreds of times larger than a token, so the decoder returns them only on request.
 //! It feeds the token to the next request, which can omit its own.
@@ -14,27 +14,27 @@ use souk_onnx::{
 use super::{LOGITS, TOKENS};
 
 /// Input of the rows whose logits the decoder returns: `[logit_rows]`.
-pub const LOGIT_ROWS: &str = "told_rows";
-/// Input of the numbers that control how the token after each row is drawn: `[numbers]`, as
+pub const LOGIT_ROWS: &str = "requested_rows";
+/// Input of the numbers that control how the decoder samples the token after each row: `[numbers]`, as
 /// [`Sampling::to_numbers`](crate::sampling::Sampling::to_numbers) returns them.
 pub const SAMPLING: &str = "sampling";
 /// Output of the tokens that the decoder samples after each row: `[1, rows]`.
-pub const SAMPLED_TOKENS: &str = "drawn";
+pub const SAMPLED_TOKENS: &str = "sampled_tokens";
 
 /// The logits of all rows.
 const LOGITS_ALL: &str = "logits.all";
 
-/// Converts a decoder's model to one that draws tokens. Its outputs other than states are then
+/// Converts a decoder's model to one that samples tokens. Its outputs other than states are then
 /// [`SAMPLED_TOKENS`] and the requested part of [`LOGITS`].
 ///
 /// # Errors
 /// [`DecodeError`] if the bytes are no model.
-pub fn to_drawing_model(model: Bytes) -> Result<Bytes, DecodeError> {
+pub fn to_sampling_model(model: Bytes) -> Result<Bytes, DecodeError> {
     let mut model = decode_model(model)?;
     if model.opset(DOMAIN).is_none() {
         model.opset_import.push(own_operators());
     }
-    add_draw_nodes(model.graph.get_or_insert_default());
+    add_sample_nodes(model.graph.get_or_insert_default());
     Ok(encode_model(&model))
 }
 
@@ -46,7 +46,7 @@ pub(super) fn own_operators() -> OperatorSetIdProto {
     }
 }
 
-fn add_draw_nodes(graph: &mut GraphProto) {
+fn add_sample_nodes(graph: &mut GraphProto) {
     let outputs = graph.node.iter_mut().flat_map(|node| &mut node.output);
     for name in outputs.filter(|name| *name == LOGITS) {
         LOGITS_ALL.clone_into(name);
@@ -59,7 +59,7 @@ fn add_draw_nodes(graph: &mut GraphProto) {
             LOGITS,
         ))
     };
-    let drawn = NodeProto {
+    let sample = NodeProto {
         domain: Some(DOMAIN.to_owned()),
         metadata_props: vec![states::fed_entry(0, TOKENS)],
         ..name_after_output(NodeProto::for_operator(
@@ -68,20 +68,20 @@ fn add_draw_nodes(graph: &mut GraphProto) {
             SAMPLED_TOKENS,
         ))
     };
-    graph.node.extend([gather, drawn]);
+    graph.node.extend([gather, sample]);
     let symbol = |name: &str| vec![Dimension::new_symbol(name)];
     let port = |name: &str, dtype: DType, dims| {
         ValueInfoProto::new_tensor(name, dtype.onnx_code(), Some(dims))
     };
     graph.input.extend([
-        port(LOGIT_ROWS, DType::I64, symbol("told")),
+        port(LOGIT_ROWS, DType::I64, symbol("requested")),
         port(SAMPLING, DType::F64, symbol("numbers")),
     ]);
     for logits in graph.output.iter_mut().filter(|port| port.name() == LOGITS) {
         let shape = logits.tensor_type().and_then(|it| it.shape.clone());
         let mut dims = shape.map_or_else(Vec::new, |shape| shape.dim);
         if let Some(rows) = dims.get_mut(1) {
-            *rows = Dimension::new_symbol("told");
+            *rows = Dimension::new_symbol("requested");
         }
         *logits = port(LOGITS, DType::F32, dims);
     }

@@ -163,7 +163,7 @@ pub fn cpu() -> Cpu {
 
 /// The decoder that draws its tokens.
 pub fn drawing(mut decoder: Decoder) -> Decoder {
-    decoder.subgraph.model = souk_llm::decoder::to_drawing_model(decoder.subgraph.model).unwrap();
+    decoder.subgraph.model = souk_llm::decoder::to_sampling_model(decoder.subgraph.model).unwrap();
     decoder
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use souk_cpu::Cpu;
 use souk_llm::bundled_model;
-use souk_llm::decoder::to_drawing_model;
+use souk_llm::decoder::to_sampling_model;
 use souk_llm::generation::Sequence;
 use souk_llm::sampling::Sampling;
 use souk_node::memory::{Bf16, DType, F16, Tensor, safetensors};
@@ -277,7 +277,7 @@ fn answer_all(
     let program;
     let mut sequence = if version == Some(Version::Bf16Values) {
         let mut decoder = model.into_decoder(ROOM)?;
-        decoder.subgraph.model = round_values(to_drawing_model(decoder.subgraph.model)?)?;
+        decoder.subgraph.model = round_values(to_sampling_model(decoder.subgraph.model)?)?;
         let threads = std::thread::available_parallelism()?;
         cpu = Cpu::new(catalogue::all_processors()[0].clone(), threads);
         program = cpu.compile(&decoder.subgraph)?;

@@ -299,7 +299,7 @@ fn add_output_operators(model: Bytes, size: SessionSize) -> Result<Bytes, TextEr
         true => to_embedding_model(model).map_err(|error| TextError::input(error, ""))?,
         false => model,
     };
-    let drawing = souk_llm::decoder::to_drawing_model(model);
+    let drawing = souk_llm::decoder::to_sampling_model(model);
     drawing.map_err(|error| TextError::input(error, ""))
 }
 

@@ -104,7 +104,7 @@ impl From<GenerationError> for TextError {
             }
             GenerationError::Run(_)
             | GenerationError::Logits(_)
-            | GenerationError::Drawn(..)
+            | GenerationError::SampledCount(..)
             | GenerationError::NoNumber(_) => TextError::unexpected(error),
         }
     }
