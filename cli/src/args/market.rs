@@ -11,15 +11,15 @@ use super::Freshness;
 #[derive(Debug, Subcommand)]
 pub enum Market {
     /// Create a market: its rules, its operator's key and its first validator, all in --dir. Prints
-    /// the line with which others join; `souk validator run` then runs it.
+    /// an invitation, a line with which others join; `souk validator run` then runs it.
     Create(MarketCreateArgs),
-    /// Join a market by its line: ask one of its validators for its genesis, check the genesis
-    /// against the line, and store it in --dir for any role.
+    /// Join a market by its invitation: ask one of its validators for its genesis, check the genesis
+    /// against the invitation, and store it in --dir for any role.
     Join {
         /// The line that `souk market create` or `souk market show` prints: souk:ID@ADDRESS.
-        line: String,
+        invitation: String,
     },
-    /// Show the market of --dir: its name, line, operators, validators and rules, and the changes
+    /// Show the market of --dir: its name, invitation, operators, validators and rules, and the changes
     /// to come.
     Show,
     /// Check the history of a market from its genesis alone: which validators signed it, whether
@@ -63,9 +63,10 @@ pub enum Market {
 /// What to check, and by which genesis.
 #[derive(Debug, clap::Args)]
 pub struct VerifyArgs {
-    /// The market's line, souk:ID@ADDRESS, if you have no folder of it; by default the market of
-    /// --dir, where the command also keeps the last certified head, which later ones must continue.
-    pub line: Option<String>,
+    /// The market's invitation, souk:ID@ADDRESS, if you have no folder of it; by default the market
+    /// of --dir, where the command also keeps the last certified head, which later ones must
+    /// continue.
+    pub invitation: Option<String>,
     /// Ask nobody: check the signed heads and tiles in this folder, such as a validator's
     /// replica/history.
     #[arg(long, value_name = "FOLDER")]

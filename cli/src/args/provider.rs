@@ -195,7 +195,7 @@ pub struct LimitArgs {
     /// The maximum number of threads for jobs.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cores: Option<u32>,
-    /// The maximum memory that a job can use, in MiB; the provider offers this much.
+    /// The maximum memory that all jobs together can use, in MiB; the provider offers this much.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pub memory: Option<u64>,
     /// Sell only at this time of the day (UTC), such as 20:00-08:00. Can be given several times.
@@ -236,7 +236,7 @@ pub struct LimitArgs {
 pub struct ProviderRunArgs {
     #[command(flatten)]
     pub run: RunArgs,
-    /// How long leases at work can continue after a stop before the provider gives them back.
+    /// How long running leases can continue after a stop before they end with what is done.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub drain: u64,
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 #[cfg(feature = "generate")]
 use std::path::PathBuf;
 
-/// A gateway.
+/// How to run the gateway: its address, its language models and what its page can do.
 #[derive(Debug, clap::Args)]
 pub struct ServeArgs {
     /// The loopback address to listen on; port 0 selects a free port.
@@ -29,7 +29,8 @@ pub struct PageArgs {
     /// Allow the page at the printed address to spend the account's credits, not only to read.
     #[arg(long)]
     pub trade: bool,
-    /// Also allow the page to change what the gateway's folder sells.
+    /// Allow the page to spend the account's credits, and to set the prices of the providers in the
+    /// gateway's folder.
     #[arg(long, conflicts_with = "trade")]
     pub operate: bool,
 }

@@ -24,7 +24,7 @@ use crate::{rules, show};
 pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
     match command {
         Market::Create(new) => create::create_market(folder, output, &new),
-        Market::Join { line } => join_market(folder, output, &line).await,
+        Market::Join { invitation } => join_market(folder, output, &invitation).await,
         Market::Show => show_market(folder, output).await,
         Market::Verify(args) => verify::verify_history(folder, output, &args).await,
         Market::Rules => {
@@ -47,8 +47,8 @@ pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
     }
 }
 
-async fn join_market(folder: &Path, output: Output, line: &str) -> Outcome {
-    let invitation = parse_line(line)?;
+async fn join_market(folder: &Path, output: Output, invitation: &str) -> Outcome {
+    let invitation = parse_invitation(invitation)?;
     let present = read_market_file(folder)?;
     if let Some(market) = &present
         && market.genesis.market_id() != invitation.market
@@ -83,9 +83,9 @@ async fn join_market(folder: &Path, output: Output, line: &str) -> Outcome {
     Ok(())
 }
 
-/// Parses the line of a market.
-fn parse_line(line: &str) -> Result<Invitation, Failure> {
-    line.parse().map_err(|error| {
+/// Parses the invitation to a market.
+fn parse_invitation(text: &str) -> Result<Invitation, Failure> {
+    text.parse().map_err(|error| {
         let hint = "give the whole line that `souk market create` or `souk market show` printed";
         Failure::new(Kind::Input, error, hint)
     })
@@ -117,12 +117,12 @@ fn of_another(folder: &Path, genesis: &Genesis) -> Failure {
 async fn show_market(folder: &Path, output: Output) -> Outcome {
     let market = MarketFile::read_nearest(folder).map_err(from_config)?;
     let market = market.with_known(folder);
-    let line = line_of(&market)?;
+    let invitation = format_invitation(&market)?;
     let genesis = &market.genesis;
     // The facts of the folder are shown even if no validator answers.
     let asked = fetch_governance_and_members(folder).await;
     let facts = json!({
-        "market": genesis.market_id().to_string(), "name": genesis.chain, "line": line,
+        "market": genesis.market_id().to_string(), "name": genesis.chain, "invitation": invitation,
         "operators": genesis.operators, "operators_needed": genesis.operators_needed,
         "validators": genesis.validators.iter().map(FounderView::from).collect::<Vec<_>>(),
         "rules": RulesView::from(&genesis.rules),
@@ -134,11 +134,11 @@ async fn show_market(folder: &Path, output: Output) -> Outcome {
         .map_or(&genesis.rules, |(found, _)| &found.rules);
     let operators: Vec<String> = genesis.operators.iter().map(ToString::to_string).collect();
     let text = format!(
-        "market    {}\nid        {}\noperators {} of {}\nline      {line}\n\n{}",
+        "market      {}\nid          {}\noperators   {} of {}\ninvitation  {invitation}\n\n{}",
         genesis.chain.as_str(),
         genesis.market_id(),
         genesis.operators_needed,
-        operators.join("\n          "),
+        operators.join("\n            "),
         rules::format_rules(rules).trim_end(),
     );
     show::print_result(output, &facts, &text);
@@ -169,7 +169,7 @@ async fn fetch_governance_and_members(folder: &Path) -> Result<(Governance, Memb
 }
 
 /// Returns the invitation to a market, with all validators that the folder knows.
-fn line_of(market: &MarketFile) -> Result<String, Failure> {
+fn format_invitation(market: &MarketFile) -> Result<String, Failure> {
     let invitation = Invitation {
         market: market.genesis.market_id(),
         contacts: market.contacts().map_err(from_config)?,
@@ -184,7 +184,7 @@ fn from_joining(error: JoiningError) -> Failure {
         JoiningError::Other { .. } => Failure::new(
             Kind::Verification,
             error,
-            "nothing was stored: ask for the line again where you got it",
+            "nothing was stored: ask for the invitation again where you got it",
         ),
         JoiningError::Genesis(_) => Failure::new(
             Kind::Verification,

@@ -102,7 +102,7 @@ pub fn text(value: &Value) -> String {
 fn found(machines: &Machines, machine: &str, name: &str) -> String {
     let listen = "/ip4/127.0.0.1/tcp/0";
     let founded = ["market", "create", "--name", name, "--listen", listen];
-    text(&machines.souk(machine, &founded).done()["line"])
+    text(&machines.souk(machine, &founded).done()["invitation"])
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn a_line_of_another_market_is_refused_and_markets_are_found_by_name() {
     let named = machines
         .souk("tree", &["--market", "second", "market", "show"])
         .done();
-    assert_eq!(text(&named["line"]), second);
+    assert_eq!(text(&named["invitation"]), second);
     let unknown = machines.souk("tree", &["--market", "third", "market", "show"]);
     assert_eq!(unknown.code, 8, "{}", unknown.stdout);
     // Reading takes no account.

@@ -34,7 +34,7 @@ fn found_by_two(machines: &mut Machines) -> String {
         "--rules",
         rules,
     ];
-    let line = text(&machines.souk("one", &founded).done()["line"]);
+    let line = text(&machines.souk("one", &founded).done()["invitation"]);
     machines.run("one", "validator");
     machines.until_done("other", &["market", "join", &line]);
     line

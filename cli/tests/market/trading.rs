@@ -36,7 +36,7 @@ impl Hall {
         let rules = rules.to_str().expect("a plain path");
         let words = ["market", "create", "--name", "hall", "--listen", listen];
         let found = [&words[..], &["--rules", rules]].concat();
-        let line = text(&machines.souk("founder", &found).done()["line"]);
+        let line = text(&machines.souk("founder", &found).done()["invitation"]);
         machines.run("founder", "validator");
         machines.until_done("founder", &["market", "classes"]);
         Hall { machines, line }

@@ -30,7 +30,7 @@ pub struct Invitation {
 #[derive(Debug, thiserror::Error)]
 pub enum InvitationError {
     /// It does not have the form of an invitation.
-    #[error("\"{0}\" is not a market's line, souk:ID@ADDRESS")]
+    #[error("\"{0}\" is no invitation to a market, souk:ID@ADDRESS")]
     Form(String),
     /// The id is not valid.
     #[error("\"{0}\" is not a market's id: 64 hexadecimal digits")]

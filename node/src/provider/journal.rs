@@ -22,10 +22,10 @@ use tokio::sync::watch;
 /// The journal's file in a provider's folder.
 const JOURNAL_FILE: &str = "journal.jsonl";
 
-/// The format of its lines.
+/// The version of the format of the journal's lines.
 pub const JOURNAL_FORMAT: &str = "provider-facts-2";
 
-/// Closed leases that stay readable one by one; the next start sums up older ones.
+/// The most closed leases to list one by one; the next start adds older ones to the sums.
 const CLOSED_KEPT: usize = 10_000;
 
 /// A lease in the journal.
@@ -70,10 +70,10 @@ pub struct History {
     open: BTreeMap<LeaseId, Vec<Fact>>,
 }
 
-/// Success if facts are durable, or why they may not be.
+/// Success if the facts are durable, or why they may not be.
 pub(super) type WriteResult = Result<(), String>;
 
-/// The handle on which the shell submits facts and learns when they are durable.
+/// The handle with which the shell submits facts and learns when they are durable.
 pub(super) type JournalWriter = FactWriter<Ticket, Vec<Fact>, WriteResult>;
 
 /// The sums of a provider's leases.
@@ -191,7 +191,7 @@ impl History {
         self.open.entry(of).or_default().push(fact);
     }
 
-    /// Returns the past that a restarted provider must know.
+    /// Returns the state of each lease, as a restarted provider must know it.
     pub(super) fn fold_past(&self) -> Past {
         let mut past = Past::from_facts(self.open.values().flatten().cloned());
         past.up_to = self.before.up_to;
@@ -214,7 +214,8 @@ impl History {
         }
     }
 
-    /// Sums up the oldest leases if there are too many, up to the first open one.
+    /// Adds the oldest leases to the sums if there are too many, up to the first open one. Returns
+    /// whether there were any.
     fn compact_oldest(&mut self) -> bool {
         let before = self.before;
         while self.leases.len() > CLOSED_KEPT {
@@ -235,7 +236,7 @@ impl History {
         self.before != before
     }
 
-    /// Returns lines with the same content.
+    /// Returns facts that result in the same history.
     fn to_facts(&self) -> Vec<Fact> {
         let mut facts = vec![Fact::Before(self.before)];
         for (lease, entry) in &self.leases {
@@ -302,8 +303,8 @@ impl Journal {
             let done = self.write(facts.concat());
             let written = done.map_err(|error| error.to_string());
             sums.send_replace(self.history.lease_sums());
-            let tell = |ticket| (ticket, written.clone());
-            tickets.into_iter().map(tell).collect()
+            let answer = |ticket| (ticket, written.clone());
+            tickets.into_iter().map(answer).collect()
         });
         (writer, sums_receiver)
     }

@@ -17,7 +17,7 @@ use crate::suggested_command;
 pub fn check_folder(dir: &Path) -> Vec<Finding> {
     if !dir.exists() {
         let found = format!("there is no folder {}", dir.display());
-        let fix = "`souk testnet up` makes one to try things, `souk market join LINE` one of a \
+        let fix = "`souk testnet up` makes one to try things, `souk market join INVITATION` one of a \
                    market; or give --dir";
         return vec![Finding::warning("folder", found, fix)];
     }
@@ -117,7 +117,7 @@ fn check_market_file(dir: &Path) -> Option<Finding> {
     match MarketFile::read_nearest(dir) {
         Ok(_) | Err(ConfigError::Missing { .. }) => None,
         Err(error) => {
-            let fix = "join anew in another folder: `souk --dir FOLDER market join LINE`";
+            let fix = "join anew in another folder: `souk --dir FOLDER market join INVITATION`";
             Some(Finding::problem("market", error.to_string(), fix))
         }
     }

@@ -12,7 +12,7 @@ use souk_folder::market_file::MarketFile;
 use souk_node::market::{AccountKey, Founder, Genesis, Name, Rules};
 use souk_node::validator::node;
 
-use super::{line_of, of_another, read_market_file};
+use super::{format_invitation, of_another, read_market_file};
 use crate::args::{MarketCreateArgs, Output};
 use crate::commands::key::from_key;
 use crate::failure::{Failure, Kind, Outcome};
@@ -105,9 +105,12 @@ fn write(folder: &Path, genesis: Genesis, listen: Multiaddr) -> Result<MarketFil
 }
 
 fn print_market(folder: &Path, output: Output, market: &MarketFile) -> Outcome {
-    let (line, id) = (line_of(market)?, market.genesis.market_id().to_string());
+    let (invitation, id) = (
+        format_invitation(market)?,
+        market.genesis.market_id().to_string(),
+    );
     let facts = json!({
-        "market": id, "name": market.genesis.chain, "line": line, "dir": folder,
+        "market": id, "name": market.genesis.chain, "invitation": invitation, "dir": folder,
         "operators": market.genesis.operators, "operators_needed": market.genesis.operators_needed,
     });
     let dir = folder.display();
@@ -115,7 +118,7 @@ fn print_market(folder: &Path, output: Output, market: &MarketFile) -> Outcome {
         "founded the market \"{}\" in {dir}\n\
          id        {id}\n\
          run it:   souk --dir {dir} validator run\n\
-         others:   souk --dir {dir} market join {line}\n\
+         others:   souk --dir {dir} market join {invitation}\n\
          keep a copy of {dir}/{OPERATOR_FOLDER}/{KEY_FILE}: anyone who has it can make credits \
          and name validators",
         market.genesis.chain.as_str(),

@@ -17,7 +17,7 @@ use souk_node::client::history::{
 use souk_node::client::{join, reach};
 use souk_node::market::Genesis;
 
-use super::{from_joining, parse_line};
+use super::{from_joining, parse_invitation};
 use crate::args::{Output, VerifyArgs};
 use crate::commands::uncertified::fail_uncertified;
 use crate::failure::{Failure, Kind, Outcome};
@@ -46,7 +46,7 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
     if let Some(from) = &args.from {
         return verify_folder(folder, output, from, &genesis);
     }
-    let seen_path = args.line.is_none().then(|| folder.join(SEEN_FILE));
+    let seen_path = args.invitation.is_none().then(|| folder.join(SEEN_FILE));
     let seen = seen_path.as_deref().map(read_seen).transpose()?.flatten();
     let (broker, _) = reach::connect_read_only(&market)
         .await
@@ -142,13 +142,13 @@ fn check_progress(history: &GatheredHistory) -> Outcome {
     Ok(())
 }
 
-/// Reads the market of the folder, or fetches that of a line.
+/// Reads the market of the folder, or fetches that of an invitation.
 async fn read_market(folder: &Path, args: &VerifyArgs) -> Result<MarketFile, Failure> {
-    let Some(line) = &args.line else {
+    let Some(text) = &args.invitation else {
         let market = MarketFile::read_nearest(folder).map_err(from_config)?;
         return Ok(market.with_known(folder));
     };
-    let invitation: Invitation = parse_line(line)?;
+    let invitation: Invitation = parse_invitation(text)?;
     let fetched = join::fetch_market(&invitation).await;
     let (genesis, _) = fetched.map_err(from_joining)?;
     Ok(MarketFile::new(genesis))

@@ -23,9 +23,9 @@ impl JobCore {
         }
     }
 
-    /// Handles a provider that gives no result: ends its lease, and lets the others run what they
-    /// still can. If it made nothing, and the buyer's silence would pay for its lease, the core
-    /// disputes the lease.
+    /// Handles a leg whose provider gives no result: ends its lease, and lets the others run what
+    /// they still can. If the provider began, made nothing and cannot blame the input, the core
+    /// disputes the lease, because the market pays a usage note that nobody disputes.
     pub(super) fn lose_leg(&mut self, leg: Leg, reason: Reason) {
         let is_blamed = reason.bad_input().is_none();
         let attempt = self.attempt_mut(leg.attempt);
@@ -51,13 +51,14 @@ impl JobCore {
         self.let_go(leg, false);
     }
 
+    /// Marks a leg as lost, and closes its stream and its timers.
     fn leave_leg(&mut self, leg: Leg) {
         self.timers.stop_all(|timer| timer.leg() == Some(leg));
         let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         let before = state.stage;
         assert!(
             before <= Stage::Doubted,
-            "what is paid or refused is not lost"
+            "a paid or refused leg cannot be lost"
         );
         state.stage = Stage::Lost;
         if before != Stage::Sold {
@@ -88,8 +89,8 @@ impl JobCore {
         }
     }
 
-    /// Limits a leg to so many parts of each request. Drops the leg if nothing of it is worth
-    /// waiting for.
+    /// Limits a leg to its first `parts` parts of each request. Gives it up if none of its work
+    /// can still be used.
     pub(super) fn limit_leg(&mut self, leg: Leg, parts: u32) {
         let attempt = self.attempt_mut(leg.attempt);
         let state = &mut attempt.legs[leg.place as usize];
@@ -126,24 +127,25 @@ impl JobCore {
         self.timers.set_timer(Timer::Wrap(leg), until);
     }
 
-    /// Ends an attempt whose work has not begun, for a reason.
+    /// Ends an attempt whose work has not begun, because of a fault.
     pub(super) fn abandon_attempt(&mut self, n: u32, reason: Reason) {
         self.attempt_mut(n).failed.get_or_insert(reason);
         self.abandon_well(n);
     }
 
+    /// Ends an attempt whose work has not begun, and records that it was skipped.
     pub(super) fn abandon_well(&mut self, n: u32) {
         for place in self.attempt_mut(n).places() {
             self.drop_leg(Leg { attempt: n, place });
         }
         self.attempt_mut(n).no_more = true;
-        // Its leases are ended: nothing of it comes later.
+        // Its leases have ended, so no money of it is open.
         let (escrow, until) = Default::default();
         let skipped = Fact::Skipped { n, escrow, until };
         self.record_facts(vec![skipped], Wait::RecordSkipped(n));
     }
 
-    /// From now on the attempt must not send another request.
+    /// Handles the end of the time to send: the attempt must not send another request.
     pub(super) fn on_send_over(&mut self, n: u32) {
         let attempt = self.attempt_mut(n);
         attempt.requests_max = attempt.sent.len();
@@ -187,6 +189,7 @@ impl JobCore {
         }
     }
 
+    /// Handles the end of the leases: every leg whose provider can still report is lost.
     pub(super) fn on_lease_end(&mut self, n: u32) {
         for place in self.attempt_mut(n).places() {
             self.lose_for(Leg { attempt: n, place }, Loss::Deadline);
