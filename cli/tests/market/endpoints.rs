@@ -233,6 +233,16 @@ pub fn ask_slowly(server: &Server, more: &Value) -> BufReader<TcpStream> {
     asked(&client.address, "POST", path, &headers, body.as_bytes()).expect("it listens")
 }
 
+/// What a stream says, up to the end of the line with this text.
+fn read_through(stream: &mut impl BufRead, text: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    while !String::from_utf8_lossy(&body).contains(text) {
+        let count = stream.read_until(b'\n', &mut body).expect("it answers");
+        assert!(count > 0, "{}", String::from_utf8_lossy(&body));
+    }
+    body
+}
+
 /// The data of a stream's events.
 pub fn events(body: &[u8]) -> Vec<String> {
     let body = String::from_utf8_lossy(body);
@@ -442,11 +452,7 @@ fn an_answer_goes_on_at_another_provider_and_a_model_without_free_slots_is_said(
     let servers = [(); 2].map(|()| Server::run(&market, &[]));
     let rules = json!({ "provider": { "order": ["slow", "well"] } });
     let mut stream = ask_slowly(&servers[0], &rules);
-    let mut body = Vec::new();
-    while !String::from_utf8_lossy(&body).contains(PIECES[1]) {
-        let count = stream.read_until(b'\n', &mut body).expect("it answers");
-        assert!(count > 0, "{}", String::from_utf8_lossy(&body));
-    }
+    let mut body = read_through(&mut stream, PIECES[1]);
     slow.kill();
     stream.read_to_end(&mut body).expect("it answers");
     let streamed = events(&body);
@@ -477,4 +483,37 @@ fn an_answer_goes_on_at_another_provider_and_a_model_without_free_slots_is_said(
     let unknown = json!({ "provider": { "quantizations": ["fp8"] } });
     let refused = ask(&servers[1], &unknown).of(400);
     assert_eq!(refused["error"]["param"], "provider.quantizations");
+}
+
+#[test]
+fn a_seller_that_is_killed_is_paid_for_the_whole_answers_of_its_tab() {
+    let market = Market::with_one_provider();
+    let engine = Engine::start(Manner::Slow);
+    let mut seller = sell(&market, "atlas", &engine, "0.2");
+    let server = Server::run(&market, &[]);
+    for _ in 0..2 {
+        ask(&server, &json!({})).of(200);
+    }
+    // The third answer keeps the tab open, and is lost.
+    let mut stream = ask_slowly(&server, &json!({}));
+    read_through(&mut stream, PIECES[0]);
+    let answer_us = 4 * 250 + PIECES.concat().len().div_ceil(4) * 1_000;
+    let first_lease = |seller: &Seller| {
+        let leases = seller.status()["leases"].clone();
+        let leases = leases.as_object().expect("leases by number");
+        leases.values().next().cloned().unwrap_or_default()
+    };
+    until("both answers are recorded", || {
+        first_lease(&seller)["usage"] == json!(2 * answer_us)
+    });
+    seller.kill();
+    seller.start();
+    until("its lease is closed", || {
+        !first_lease(&seller)["closed"].is_null()
+    });
+    let closed = first_lease(&seller)["closed"].clone();
+    // A device second is a thousand tokens, at 0.2 credits a million.
+    let paid = (2 * answer_us * 200).div_ceil(1_000_000);
+    assert_eq!(closed["paid"], json!(paid), "{closed}");
+    assert_ne!(closed["reason"], json!("receipt"), "{closed}");
 }

@@ -41,7 +41,7 @@ pub struct Entry {
     pub deadline: Millis,
     /// When the work began.
     pub began: Millis,
-    /// The device time that it used, once it was done.
+    /// The device time that it used: of the answers so far for a tab, otherwise once it was done.
     pub usage: Option<DeviceMicros>,
     /// How it ended, once it has.
     pub closed: Option<Closing>,
@@ -144,9 +144,10 @@ impl History {
                 return;
             }
             Fact::Signed { receipt } => receipt.body.lease,
-            Fact::Began { lease, .. } | Fact::Ran { lease, .. } | Fact::Closed { lease, .. } => {
-                *lease
-            }
+            Fact::Began { lease, .. }
+            | Fact::Answered { lease, .. }
+            | Fact::Ran { lease, .. }
+            | Fact::Closed { lease, .. } => *lease,
         };
         match &fact {
             Fact::Began {
@@ -168,7 +169,7 @@ impl History {
                 };
                 self.leases.insert(*lease, entry);
             }
-            Fact::Ran { lease, usage, .. } => {
+            Fact::Answered { lease, usage } | Fact::Ran { lease, usage, .. } => {
                 if let Some(entry) = self.leases.get_mut(lease) {
                     entry.usage = Some(*usage);
                 }
@@ -188,7 +189,10 @@ impl History {
             }
             Fact::Signed { .. } | Fact::Before(_) => {}
         }
-        self.open.entry(of).or_default().push(fact);
+        let open = self.open.entry(of).or_default();
+        // Each answer states the sum, so only the last one is kept.
+        open.retain(|fact| !matches!(fact, Fact::Answered { .. }));
+        open.push(fact);
     }
 
     /// Returns the state of each lease, as a restarted provider must know it.
@@ -368,6 +372,22 @@ mod tests {
             (1, Credits(30))
         );
         assert_eq!(history.leases[&LeaseId(1)].usage, Some(usage));
+    }
+
+    #[test]
+    fn of_the_answers_of_a_tab_the_last_is_kept() {
+        let home = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open_folder(home.path()).unwrap();
+        let answered = |usage| Fact::Answered {
+            lease: LeaseId(1),
+            usage: DeviceMicros(usage),
+        };
+        let facts = vec![began(1), answered(4), answered(9)];
+        journal.write(facts.clone()).unwrap();
+        assert_eq!(journal.history().fold_past(), Past::from_facts(facts));
+        assert_eq!(journal.history().open[&LeaseId(1)].len(), 2);
+        let usage = journal.history().leases[&LeaseId(1)].usage;
+        assert_eq!(usage, Some(DeviceMicros(9)));
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use souk_market::{
     ContentId as MarketContentId, Credits, DeviceMicros, Dtype, Lease, Millis, ReceiptBody,
-    TokenTerms, TokenUsage,
+    TokenUsage,
 };
 use souk_memory::ContentId;
 
@@ -143,12 +143,8 @@ impl Bill {
         assert!(self.has_run(), "nothing is billed for nothing");
         // A lease has only this much time, and clocks differ.
         let most = time_of(lease);
-        let metered = lease.tokens.map(|terms| self.count_tokens(terms, most));
-        let usage = match &metered {
-            // Tokens can cost more time than there was.
-            Some(metered) => metered.usage().min(most),
-            None => DeviceMicros(self.busy.0).max(USAGE_MIN),
-        };
+        let metered = self.count_tokens(lease);
+        let usage = self.usage(lease);
         let idle = DeviceMicros(self.idle.0);
         let beyond = |metered: &TokenUsage| metered.idle_beyond_floor(idle, lease.idle);
         let idle = metered.as_ref().map_or(idle, beyond);
@@ -190,16 +186,27 @@ impl Bill {
         Some(body)
     }
 
-    /// Returns the tokens that the receipt states, and for how long the buyer held the lease
-    /// without a request. That is by this side's own clock: the log's time differs on each side.
-    fn count_tokens(&self, terms: TokenTerms, most: DeviceMicros) -> TokenUsage {
-        TokenUsage {
+    /// Returns the device time that the buyer owes for the work so far.
+    pub(super) fn usage(&self, lease: &Lease) -> DeviceMicros {
+        match self.count_tokens(lease) {
+            // Tokens can cost more time than there was.
+            Some(metered) => metered.usage().min(time_of(lease)),
+            None => DeviceMicros(self.busy.0).max(USAGE_MIN),
+        }
+    }
+
+    /// Returns the tokens that the receipt of a lease of those states, and for how long the buyer
+    /// held the lease without a request. That is by this side's own clock: the log's time differs
+    /// on each side.
+    fn count_tokens(&self, lease: &Lease) -> Option<TokenUsage> {
+        let terms = lease.tokens?;
+        Some(TokenUsage {
             terms,
             input: self.tokens.input,
             cached: self.tokens.cached,
             output: self.tokens.output,
-            held: DeviceMicros(self.idle.0).min(most),
-        }
+            held: DeviceMicros(self.idle.0).min(time_of(lease)),
+        })
     }
 
     /// Returns the speed that the ask promises for this work and the delivered speed; the latter is

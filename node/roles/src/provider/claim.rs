@@ -157,6 +157,11 @@ impl Claim {
         };
         match past.state {
             PastState::Began => {}
+            PastState::Answered { usage } => {
+                claim.usage = Some(usage);
+                // Its buyer did not hold the device while no process ran.
+                claim.is_claimable = false;
+            }
             PastState::Ran { usage, work } => {
                 (claim.usage, claim.work) = (Some(usage), work);
             }

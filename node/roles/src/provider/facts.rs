@@ -4,6 +4,9 @@
 //! buyer learns that the provider accepted the lease, [`Fact::Ran`] before it learns the result,
 //! and [`Fact::Signed`] before the provider settles the receipt. So after a crash every lease is
 //! paid or returned, and the provider runs no work twice.
+//!
+//! [`Fact::Answered`] is the exception. A reader must not wait for a disk, so the provider delivers
+//! an answer of a tab and records it at the same time: a crash can lose the last answer.
 
 use std::collections::BTreeMap;
 
@@ -34,6 +37,13 @@ pub enum Fact {
         deadline: Millis,
         /// When the work began.
         at: Millis,
+    },
+    /// The provider delivered one more answer of a tab.
+    Answered {
+        /// The lease of the tab.
+        lease: LeaseId,
+        /// The device time that all answers so far cost.
+        usage: DeviceMicros,
     },
     /// The provider completed the work.
     Ran {
@@ -109,6 +119,11 @@ pub struct PastLease {
 pub enum PastState {
     /// It began and did not complete: its results are lost.
     Began,
+    /// It began, and its buyer has these answers of a tab.
+    Answered {
+        /// The device time that they cost.
+        usage: DeviceMicros,
+    },
     /// It completed and the buyer owes for it.
     Ran {
         /// The device time it used.
@@ -144,7 +159,7 @@ impl Past {
             let body = match &lease.state {
                 PastState::Ran { work, .. } => &work.as_ref()?.body,
                 PastState::Signed { receipt } => &receipt.body,
-                PastState::Began | PastState::Closed => return None,
+                PastState::Began | PastState::Answered { .. } | PastState::Closed => return None,
             };
             let (buyer, job) = (lease.buyer, body.job);
             let made = body.outputs.iter();
@@ -160,6 +175,9 @@ impl Past {
                 self.leases
                     .entry(lease)
                     .or_insert(PastLease { buyer, state });
+            }
+            Fact::Answered { lease, usage } => {
+                self.advance_lease(lease, PastState::Answered { usage });
             }
             Fact::Ran { lease, usage, work } => {
                 self.advance_lease(lease, PastState::Ran { usage, work })
@@ -177,19 +195,21 @@ impl Past {
         let Some(known) = self.leases.get_mut(&lease) else {
             return;
         };
-        if state.rank() > known.state.rank() {
+        if state.progress() > known.state.progress() {
             known.state = state;
         }
     }
 }
 
 impl PastState {
-    fn rank(&self) -> u8 {
+    /// Returns how far the lease is: its stage and, among answers, the device time so far.
+    fn progress(&self) -> (u8, DeviceMicros) {
         match self {
-            PastState::Began => 0,
-            PastState::Ran { .. } => 1,
-            PastState::Signed { .. } => 2,
-            PastState::Closed => 3,
+            PastState::Began => (0, DeviceMicros(0)),
+            PastState::Answered { usage } => (1, *usage),
+            PastState::Ran { .. } => (2, DeviceMicros(0)),
+            PastState::Signed { .. } => (3, DeviceMicros(0)),
+            PastState::Closed => (4, DeviceMicros(0)),
         }
     }
 }
@@ -232,6 +252,25 @@ mod tests {
         let state = |lease| &past.leases[&LeaseId(lease)].state;
         assert!(matches!(state(1), PastState::Ran { .. }));
         assert_eq!(state(2), &PastState::Closed);
+    }
+
+    #[test]
+    fn of_the_answers_of_a_tab_the_largest_sum_counts_until_it_has_run() {
+        let answered = |usage| Fact::Answered {
+            lease: LeaseId(1),
+            usage: DeviceMicros(usage),
+        };
+        let state = |facts: &[Fact]| {
+            let past = Past::from_facts(facts.iter().cloned());
+            past.leases[&LeaseId(1)].state.clone()
+        };
+        let usage = DeviceMicros(9);
+        let facts = [began(1), answered(4), answered(9), answered(5)];
+        assert_eq!(state(&facts), PastState::Answered { usage });
+        assert!(matches!(
+            state(&[began(1), ran(1), answered(9)]),
+            PastState::Ran { .. }
+        ));
     }
 
     #[test]

@@ -355,6 +355,11 @@ impl LeaseCore {
             outputs: made.outputs.clone(),
         };
         shared.send_message(self.stream, message);
+        if self.start.is_tab() {
+            let (lease, usage) = (self.id(), self.bill.usage(&self.lease));
+            let answered = vec![Fact::Answered { lease, usage }];
+            shared.record_facts(answered, FollowingStep::Nothing);
+        }
         self.offer_outputs(shared, number, index, &made.outputs);
         let contents = self.requests.on_made(number, &made.outputs);
         if !contents.is_empty() {

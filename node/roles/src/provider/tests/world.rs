@@ -31,6 +31,7 @@ pub struct World {
     pub now: Now,
     pub exchange: Exchange,
     provider: SigningKey,
+    resources: Resources,
     pub buyer: SigningKey,
     nonces: u64,
     streams: u64,
@@ -89,11 +90,11 @@ fn resources() -> Resources {
     }
 }
 
-fn config(exchange: &Exchange, provider: &SigningKey) -> Config {
+fn config(exchange: &Exchange, provider: &SigningKey, resources: Resources) -> Config {
     Config {
         account: account(provider),
         market: exchange.market(),
-        resources: resources(),
+        resources,
         capacity: Units(32),
         price_min: Price(1),
         memory_bytes_max: 1_000_000,
@@ -135,16 +136,14 @@ impl World {
             tick: Micros(7),
             log: Millis(1_000_000),
         };
-        let of = Config {
-            resources,
-            ..config(&exchange, &provider)
-        };
+        let of = config(&exchange, &provider, resources.clone());
         let (core, effects) = ProviderCore::resume(of, Past::default(), now);
         let mut world = World {
             core,
             now,
             exchange,
             provider,
+            resources,
             buyer,
             nonces: 0,
             streams: 0,
@@ -178,7 +177,7 @@ impl World {
         self.hung.extend(self.said.keys().copied());
         self.is_over = false;
         let past = Past::from_facts(self.journal.clone());
-        let of = config(&self.exchange, &self.provider);
+        let of = config(&self.exchange, &self.provider, self.resources.clone());
         let (core, effects) = ProviderCore::resume(of, past, self.now);
         self.core = core;
         self.take(effects);

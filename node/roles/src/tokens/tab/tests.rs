@@ -4,15 +4,15 @@
 use std::collections::VecDeque;
 
 use souk_market::{
-    Acceptance, CloseReason, DeviceMicros, Lease, LeaseState, SigningKey, TokenUsage,
+    Acceptance, CloseReason, DeviceMicros, Lease, LeaseState, ReceiptBody, SigningKey, TokenUsage,
 };
 
 use super::*;
 use crate::lease::Opening;
 use crate::provider::Answer as ProviderAnswer;
-use crate::provider::StreamId;
 use crate::provider::event::RunResult;
-use crate::provider::tests::world::{RUN_TOKENS, World, account, id, is_run, key};
+use crate::provider::tests::world::{PRICE, RUN_TOKENS, World, account, id, is_run, key};
+use crate::provider::{Fact, StreamId};
 use crate::session::tests::model::Dice;
 use crate::tokens::card::TextCard;
 
@@ -453,6 +453,53 @@ fn a_note_beyond_the_count_is_disputed_though_the_provider_is_lost() {
     assert_eq!(paid, Credits(0), "silence would have paid 25 s");
 }
 
+/// A tab of two answers and an open request, whose provider's process dies and starts again.
+fn restart_provider(change: impl Fn(&mut DeviceMicros)) -> TabWorld {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    tab.ask();
+    tab.settle();
+    tab.ask();
+    tab.settle_without_answers();
+    assert_eq!(tab.delivered, 2);
+    for fact in &mut tab.world.journal {
+        if let Fact::Answered { usage, .. } = fact {
+            change(usage);
+        }
+    }
+    tab.world.restart();
+    let why = "the connection is broken".to_owned();
+    tab.on(TabEvent::StreamClosed { why });
+    tab.stream = None;
+    tab.live(200);
+    assert!(!tab.world.commands.iter().any(is_giving_up));
+    tab.world.assert_at_rest();
+    tab
+}
+
+fn is_giving_up(command: &Command) -> bool {
+    matches!(command, Command::GiveUp { .. })
+}
+
+#[test]
+fn a_provider_that_dies_is_paid_for_the_answers_that_its_buyer_has() {
+    let tab = restart_provider(|_| {});
+    let amount = ReceiptBody::amount_due(PRICE, DeviceMicros(2 * HONEST.0));
+    assert_eq!(Some(paid_to_provider(tab.closed_lease()).0), amount);
+    assert_eq!(tab.outcome().cost, tab.closed_lease().cost);
+    assert_eq!(tab.failures.len(), 1, "the open request is for another");
+}
+
+#[test]
+fn a_provider_that_records_more_than_its_buyer_counted_gains_nothing() {
+    let tab = restart_provider(|usage| usage.0 += 1);
+    assert_eq!(paid_to_provider(tab.closed_lease()).0, Credits(0));
+    let LeaseState::Closed { reason, .. } = tab.closed_lease().state else {
+        unreachable!("it is closed");
+    };
+    assert_eq!(reason, CloseReason::Disputed);
+}
+
 #[test]
 fn a_provider_that_says_only_that_it_lives_is_left() {
     let mut tab = TabWorld::new();
@@ -559,7 +606,7 @@ fn idle_time_is_billed_as_far_as_the_buyer_was_idle() {
     let mut finished = tab.world.finished(stream);
     finished.receipt.body.idle = DeviceMicros(9_000_000);
     let body = finished.receipt.body.clone();
-    let due = souk_market::ReceiptBody::amount_due(body.price, body.billable_usage());
+    let due = ReceiptBody::amount_due(body.price, body.billable_usage());
     finished.receipt.body.amount = due.expect("it fits");
     finished.receipt = Receipt::new(finished.receipt.body).sign_as_provider(&key(1));
     let message = ProviderMessage::Finished(Box::new(finished));
@@ -571,10 +618,7 @@ fn idle_time_is_billed_as_far_as_the_buyer_was_idle() {
 
 /// Lets an honest provider's receipt come after one request, changed by a liar. Returns why the
 /// buyer does not sign it, if so.
-fn lie(
-    terms: TokenTerms,
-    change: impl FnOnce(&mut souk_market::ReceiptBody),
-) -> Option<TabFailure> {
+fn lie(terms: TokenTerms, change: impl FnOnce(&mut ReceiptBody)) -> Option<TabFailure> {
     let mut tab = TabWorld::with_terms(terms, |_| {});
     tab.settle();
     tab.on(TabEvent::Close);
@@ -586,7 +630,7 @@ fn lie(
     let mut finished = tab.world.finished(stream);
     let body = &mut finished.receipt.body;
     change(body);
-    let due = souk_market::ReceiptBody::amount_due(body.price, body.billable_usage());
+    let due = ReceiptBody::amount_due(body.price, body.billable_usage());
     body.amount = due.expect("it fits");
     finished.receipt = Receipt::new(finished.receipt.body).sign_as_provider(&key(1));
     let message = ProviderMessage::Finished(Box::new(finished));
@@ -721,7 +765,7 @@ fn a_provider_that_bills_the_floor_and_the_idle_time_that_it_covers_is_refused()
     let metered = body.metered.as_mut().expect("tokens were sold");
     metered.held = DeviceMicros(140_000_000);
     (body.usage, body.idle) = (metered.usage(), metered.held);
-    let due = souk_market::ReceiptBody::amount_due(body.price, body.billable_usage());
+    let due = ReceiptBody::amount_due(body.price, body.billable_usage());
     body.amount = due.expect("it fits");
     finished.receipt = Receipt::new(finished.receipt.body).sign_as_provider(&key(1));
     let message = ProviderMessage::Finished(Box::new(finished));

@@ -141,9 +141,10 @@ impl Seller {
             return;
         };
         let lease_of = |fact: &Fact| match fact {
-            Fact::Began { lease, .. } | Fact::Ran { lease, .. } | Fact::Closed { lease, .. } => {
-                *lease
-            }
+            Fact::Began { lease, .. }
+            | Fact::Answered { lease, .. }
+            | Fact::Ran { lease, .. }
+            | Fact::Closed { lease, .. } => *lease,
             Fact::Signed { receipt } => receipt.body.lease,
             Fact::Before(before) => before.up_to,
         };
