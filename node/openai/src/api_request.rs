@@ -76,12 +76,13 @@ pub struct ApiRequest {
     pub has_usage: bool,
 }
 
-/// The values of sampling whose defaults differ by engine and model; none where the request gives
-/// none.
+/// The values of sampling whose defaults differ by engine and model, and the seed as written;
+/// none where the request gives none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GivenSampling {
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
+    pub seed: Option<i64>,
 }
 
 /// An input to continue.
@@ -302,6 +303,7 @@ impl Fields {
         let given = GivenSampling {
             temperature: number("temperature"),
             top_p: number("top_p"),
+            seed: self.0.get("seed").and_then(Value::as_i64),
         };
         let sampling = self.take_sampling()?;
         let stops = match self.take_field("stop", "a text or a list of texts")? {

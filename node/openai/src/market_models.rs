@@ -274,13 +274,17 @@ fn to_text_request(api: &ApiRequest) -> Result<TextRequest, Refusal> {
         top_p: api.given.top_p,
         frequency_penalty: unless_zero(sampling.frequency),
         presence_penalty: unless_zero(sampling.presence),
-        // Engines take seeds that are not negative.
-        seed: Some((sampling.seed >> 1).cast_signed()),
+        // Any engine takes a new seed of 31 bits.
+        seed: Some(
+            api.given
+                .seed
+                .unwrap_or((sampling.seed >> 33).cast_signed()),
+        ),
         stop: api.stops.clone(),
         continues: false,
     };
     let checked = request.check_limits();
-    checked.map_err(|fault| Refusal::new(StatusCode::BAD_REQUEST, fault.to_string()))?;
+    checked.map_err(|fault| Refusal::invalid_field(fault.field(), fault.to_string()))?;
     Ok(request)
 }
 
@@ -512,7 +516,25 @@ mod tests {
         assert_eq!((request.tokens_max, request.temperature), (9, Some(0.0)));
         // The engine has its own defaults.
         assert_eq!(request.top_p, None);
-        assert!(request.seed.is_some_and(|seed| seed >= 0));
+        let seed = request.seed.expect("each request has one");
+        assert!((0..=i64::from(i32::MAX)).contains(&seed));
+    }
+
+    #[test]
+    fn a_request_beyond_a_limit_is_refused_by_the_name_of_its_field() {
+        let messages = json!([{ "role": "user", "content": "hi" }]);
+        let with = |field: &str, value: Value| {
+            let mut body = json!({ "model": "m", "messages": messages });
+            body[field] = value;
+            read(body)
+        };
+        assert_eq!(with("seed", json!(5)).unwrap().seed, Some(5));
+        let refused = |field, value| with(field, value).unwrap_err()["param"].clone();
+        assert_eq!(refused("seed", json!(-1)), "seed");
+        assert_eq!(refused("max_tokens", json!(1_000_000)), "max_tokens");
+        assert_eq!(refused("stop", json!([""])), "stop");
+        let long = json!([{ "role": "user", "content": "x".repeat(300_000) }]);
+        assert_eq!(refused("messages", long), "messages");
     }
 
     #[test]

@@ -34,6 +34,9 @@ const PATIENCE: Patience = Patience {
 /// How often a request is sent at most, if the engine closes its connections.
 const TRIES_MAX: u32 = 3;
 
+/// Every engine that has seeds takes those up to this one.
+const SMALL_SEED_MAX: i64 = i32::MAX as i64;
+
 /// The most bytes of an answer that is no stream: a list of models, or an error.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
@@ -49,7 +52,7 @@ pub struct Upstream {
     path: String,
     key: Option<EngineKey>,
     patience: Patience,
-    /// Whether it answered a request without a seed that it had refused with one.
+    /// Whether it answered a request without a seed that it had refused with a small one.
     is_seedless: Arc<AtomicBool>,
 }
 
@@ -166,7 +169,7 @@ impl Upstream {
     }
 
     /// Begins the streamed answer to a request. An engine that refuses the seed gets the request
-    /// without it.
+    /// without it, and no seed from then on, if a buyer cannot have caused that.
     pub(super) async fn begin_chat(
         &self,
         model: &str,
@@ -182,13 +185,15 @@ impl Upstream {
             self.send_request(Method::POST, "/chat/completions", Some(body), began)
         };
         let is_seedless = self.is_seedless.load(Ordering::Relaxed);
-        let answer = match send(request.seed.filter(|_| !is_seedless)).await {
-            Err(error) if !is_seedless && error.names_field("seed") => {
+        let seed = request.seed.filter(|_| !is_seedless);
+        let answer = match (send(seed).await, seed) {
+            (Err(error), Some(seed)) if error.names_field("seed") => {
                 let answer = send(None).await?;
-                self.is_seedless.store(true, Ordering::Relaxed);
+                let is_telling = seed <= SMALL_SEED_MAX && !has_word(request, "seed");
+                self.is_seedless.fetch_or(is_telling, Ordering::Relaxed);
                 answer
             }
-            answer => answer?,
+            (answer, _) => answer?,
         };
         Ok(Chat {
             body: answer.into_body(),
@@ -303,9 +308,19 @@ impl UpstreamError {
         let UpstreamError::Refused { status, message } = self else {
             return false;
         };
-        let mut words = message.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
-        matches!(status.as_u16(), 400 | 422) && words.any(|word| word == field)
+        matches!(status.as_u16(), 400 | 422) && words_of(message).any(|word| word == field)
     }
+}
+
+fn words_of(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+}
+
+/// Returns whether a request's own text has this word, which an engine can repeat in its refusal.
+fn has_word(request: &TextRequest, word: &str) -> bool {
+    let messages = request.messages.iter().map(|message| &message.content);
+    let mut texts = messages.chain(&request.stop);
+    texts.any(|text| words_of(text).any(|found| found == word))
 }
 
 /// Returns whether the engine closed the connection before it answered.
@@ -587,10 +602,11 @@ mod tests {
         futures::future::join_all(cases).await;
     }
 
-    /// Answers requests like an engine that allows no field of another name, such as Mistral's.
-    /// Sends the seeds that it got.
+    /// Answers requests like an engine that takes only these seeds; without any, like one that
+    /// allows no field of another name, such as Mistral's. Sends the seeds that it got.
     async fn serve_strictly(
         listener: TcpListener,
+        taken: std::ops::Range<i64>,
         seeds: tokio::sync::mpsc::UnboundedSender<Value>,
     ) -> io::Result<std::convert::Infallible> {
         loop {
@@ -598,7 +614,9 @@ mod tests {
             let body = read_request_body(&mut socket).await?;
             let body: Value = serde_json::from_slice(&body)?;
             let fault = json!({ "type": "extra_forbidden", "loc": ["body", "seed"], "input": 3 });
-            let (status, answer) = match body["seed"].is_null() {
+            let seed = &body["seed"];
+            let is_taken = seed.as_i64().is_none_or(|seed| taken.contains(&seed));
+            let (status, answer) = match is_taken {
                 true => ("200 OK", "data: [DONE]\n\n".to_owned()),
                 false => (
                     "422 Unprocessable Entity",
@@ -615,24 +633,43 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn an_engine_that_refuses_seeds_gets_none() {
+    /// Sends requests with these seeds and texts to an engine that takes some seeds. Returns the
+    /// seeds that the engine got.
+    async fn send_seeds(taken: std::ops::Range<i64>, requests: &[(i64, &str)]) -> Vec<Value> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
         let (seeds, mut got) = tokio::sync::mpsc::unbounded_channel();
-        tokio::spawn(serve_strictly(listener, seeds));
+        tokio::spawn(serve_strictly(listener, taken, seeds));
         let engine = Upstream::new(&url, None, None).unwrap();
-        let request = TextRequest {
-            seed: Some(3),
-            ..TextRequest::default()
-        };
-        for _ in 0..2 {
+        for (seed, text) in requests {
+            let request = TextRequest {
+                seed: Some(*seed),
+                messages: vec![Message {
+                    role: Role::User,
+                    content: (*text).to_owned(),
+                }],
+                ..TextRequest::default()
+            };
             engine.begin_chat("m", &request).await.unwrap();
         }
-        let expected = [json!(3), Value::Null, Value::Null];
-        for seed in expected {
-            assert_eq!(got.recv().await, Some(seed));
-        }
+        std::iter::from_fn(|| got.try_recv().ok()).collect()
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_refuses_seeds_gets_none() {
+        let none = Value::Null;
+        let got = send_seeds(0..0, &[(3, "hi"), (4, "hi")]).await;
+        assert_eq!(got, [json!(3), none.clone(), none.clone()]);
+        // A seed that few engines take, or a text that the refusal repeats, shows nothing of it.
+        let large = i64::from(i32::MAX) + 1;
+        let got = send_seeds(0..large, &[(large, "hi"), (5, "hi")]).await;
+        assert_eq!(got, [json!(large), none.clone(), json!(5)]);
+        let got = send_seeds(0..4, &[(4, "the seed of doubt"), (3, "hi")]).await;
+        assert_eq!(got, [json!(4), none, json!(3)]);
+    }
+
+    #[test]
+    fn a_refusal_names_a_field_by_a_word_of_its_own() {
         let refused = |status, message: &str| UpstreamError::Refused {
             status,
             message: message.to_owned(),

@@ -61,7 +61,7 @@ pub struct TextRequest {
     pub frequency_penalty: Option<f64>,
     /// The penalty of tokens that are in the text; none for the engine's default.
     pub presence_penalty: Option<f64>,
-    /// The seed of sampling; none for a new one.
+    /// The seed of sampling, not negative; none for a new one.
     pub seed: Option<i64>,
     /// The strings that end the answer.
     pub stop: Vec<String>,
@@ -130,6 +130,9 @@ pub enum RequestFault {
     /// It continues a message that is no answer, or an empty one.
     #[error("only the text of an assistant, as the last message, can be continued")]
     Continued,
+    /// Its seed is negative.
+    #[error("a seed is not negative, and this one is {0}")]
+    Seed(i64),
     /// A number of the sampling is out of its range.
     #[error("{name} is from {from} to {to}")]
     Sampling {
@@ -140,6 +143,22 @@ pub enum RequestFault {
         /// The greatest value.
         to: i32,
     },
+}
+
+impl RequestFault {
+    /// Returns the field at fault, as OpenAI's API names it.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        match self {
+            RequestFault::Messages(_) | RequestFault::Long(_) | RequestFault::Continued => {
+                "messages"
+            }
+            RequestFault::Tokens(_) => "max_tokens",
+            RequestFault::Stops => "stop",
+            RequestFault::Seed(_) => "seed",
+            RequestFault::Sampling { name, .. } => name,
+        }
+    }
 }
 
 impl TextRequest {
@@ -167,6 +186,10 @@ impl TextRequest {
         let is_answer = |it: &Message| it.role == Role::Assistant && !it.content.is_empty();
         if self.continues && !self.messages.last().is_some_and(is_answer) {
             return Err(RequestFault::Continued);
+        }
+        // Engines refuse negative seeds, and a provider sends no seed to one that refuses them.
+        if let Some(seed) = self.seed.filter(|seed| *seed < 0) {
+            return Err(RequestFault::Seed(seed));
         }
         let numbers = [
             ("temperature", self.temperature, 0, 2),
@@ -365,7 +388,7 @@ mod tests {
     fn a_request_is_read_as_it_was_sent_and_refused_beyond_its_limits() {
         let sent = TextRequest {
             temperature: Some(0.5),
-            seed: Some(-7),
+            seed: Some(i64::MAX),
             stop: vec!["\n".to_owned()],
             ..request("what is a market?")
         };
@@ -385,6 +408,7 @@ mod tests {
             refused(&|it| it.stop.push(String::new())),
             RequestFault::Stops
         );
+        assert_eq!(refused(&|it| it.seed = Some(-1)), RequestFault::Seed(-1));
         let cold = refused(&|it| it.temperature = Some(f64::NAN));
         assert_eq!(cold.to_string(), "temperature is from 0 to 2");
     }
