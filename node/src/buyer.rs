@@ -70,6 +70,7 @@ use link_estimates::LinkEstimates;
 use past_times::PastTimes;
 use planner::Planner;
 use shell::Shell;
+use tab::LeaseFollower;
 
 pub use job_ids::draw_job;
 pub use journal::{Journal, JournalError};
@@ -96,6 +97,8 @@ pub struct Buyer {
     tensors: Tensors,
     /// Each id under which this process bought leases for jobs.
     jobs: Arc<Mutex<Vec<JobId>>>,
+    /// The leases of open tabs.
+    tab_leases: LeaseFollower,
     /// The folder in which jobs announce their demands until they have bought leases.
     queue: Option<PathBuf>,
     /// How long earlier jobs took.
@@ -201,6 +204,7 @@ impl Buyer {
             network,
             tensors: tensors.map_err(JoinError::Direct)?,
             jobs: Arc::default(),
+            tab_leases: LeaseFollower::default(),
             queue,
             past: Arc::new(PastTimes::load_or_default(times)),
             is_testnet: market.testnet,

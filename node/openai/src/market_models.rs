@@ -215,7 +215,7 @@ async fn ask_models(
                 Some(done) => to_fault(done),
                 None => return Ok((model.clone(), events)),
             },
-            Err(TextRouterError::Broker(error)) => return Err(error.into()),
+            Err(error @ TextRouterError::Broker(_)) => return Err(error.into()),
             // No other model helps a full disk.
             Err(TextRouterError::Key(error @ CoverError::NotWritten(_))) => {
                 return Err(error.into());
@@ -413,8 +413,7 @@ fn to_fault(done: &FinishedText) -> Refusal {
 
 impl From<BrokerError> for Refusal {
     fn from(error: BrokerError) -> Self {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
-            .with_code("market_unavailable")
+        TextRouterError::from(error).into()
     }
 }
 
@@ -422,7 +421,8 @@ impl From<TextRouterError> for Refusal {
     fn from(error: TextRouterError) -> Self {
         let message = error.to_string();
         match error {
-            TextRouterError::Broker(error) => error.into(),
+            TextRouterError::Broker(_) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message)
+                .with_code("market_unavailable"),
             TextRouterError::Key(error) => error.into(),
             TextRouterError::NoOffer { .. } => unsold_model(&message),
             TextRouterError::SoldOut { .. } => {

@@ -172,7 +172,7 @@ fn read_wish(path: &Path) -> Option<Announcement> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use souk_market::{
         AccountKey, BuyerFilter, Credits, DeviceId, Features, Millis, Operators, OrderId,
     };
@@ -180,7 +180,8 @@ mod tests {
 
     use super::*;
 
-    fn listing(provider: u8, price: u64) -> Listing {
+    /// An ask of one unit.
+    pub fn listing(provider: u8, price: u64) -> Listing {
         let resources = Resources::default();
         Listing {
             order: OrderId(u64::from(provider)),

@@ -3,6 +3,7 @@
 
 mod effects;
 mod follower;
+mod lease_follower;
 mod open_text;
 mod shell;
 
@@ -24,6 +25,8 @@ use super::text_keys::TextBill;
 use super::transcripts::TabLog;
 use super::{Buyer, draw_job};
 use shell::TabShell;
+
+pub(super) use lease_follower::LeaseFollower;
 
 /// Events of an answer that can wait for their reader: the pieces of some seconds.
 const EVENTS_MAX: usize = 1_024;

@@ -7,6 +7,7 @@
 //! escrow until it is settled.
 
 mod answer_events;
+mod book_looks;
 mod error;
 mod key_cover;
 mod offers;
@@ -16,15 +17,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use souk_market::{
-    AccountKey, Credits, DeviceMicros, Listing, Millis, OrderId, Permille, Regions, Units,
-};
+use souk_market::{AccountKey, Credits, DeviceMicros, Listing, Millis, Units};
 use souk_roles::clock::Micros;
-use souk_roles::market::demands::{Choice, Demands};
 use souk_roles::tokens::counting::TokenRates;
 use souk_roles::tokens::router::{
-    FreeTabs, NoRoute, Route, RouteFailure, RouteStep, RouterCore, RoutingRules, TAB_TIME_MAX,
-    TabId, TabPurchase,
+    FreeTabs, Route, RouteFailure, RouteStep, RouterCore, RoutingRules, TAB_TIME_MAX, TabId,
+    TabPurchase,
 };
 use souk_roles::tokens::text::TextRequest;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -34,9 +32,9 @@ use super::Buyer;
 use super::tab::{StoredRequest, Tab, TabOwner, TextEvent};
 use super::text_keys::KeyedRequest;
 use super::transcripts::{TabLog, TabTranscript, TranscriptFolder};
-use crate::client::broker::BrokerError;
 use souk_folder::clock::CoreClock;
 
+use book_looks::BookLooks;
 use key_cover::{KeyCover, WantedPart};
 
 pub use answer_events::{AnswerEvent, AnswerEvents};
@@ -56,11 +54,10 @@ pub const SLOT_WAIT: Duration = Duration::from_secs(60);
 /// How long the rest of an answer waits, whose reader waits already.
 const REST_WAIT: Duration = Duration::from_secs(15);
 
-/// How often a waiting request looks at the book.
+/// How often the requests that wait for a model look at the book, all together.
 const BOOK_PERIOD: Duration = Duration::from_millis(250);
 
-/// The most requests that wait for a slot. Each looks at the book now and then, and a validator
-/// answers one peer only so many questions.
+/// The most requests that wait for a slot.
 const WAITING_MAX: usize = 256;
 
 /// How a request is bought.
@@ -132,6 +129,7 @@ pub struct TextRouter {
     state: Arc<Mutex<RouterState>>,
     open_tabs: Arc<watch::Sender<usize>>,
     freed: Arc<Notify>,
+    looks: Arc<BookLooks>,
     /// Places for requests that wait for a slot.
     waiting: Arc<Semaphore>,
     /// Where the texts of tabs are kept, if they are.
@@ -169,6 +167,7 @@ impl TextRouter {
             state: Arc::default(),
             open_tabs: Arc::new(watch::Sender::new(0)),
             freed: Arc::default(),
+            looks: Arc::default(),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
             transcripts: None,
         }
@@ -187,15 +186,6 @@ impl TextRouter {
     /// model.
     pub fn set_distrusted(&self, distrusted: BTreeSet<(String, AccountKey)>) {
         self.lock_state().distrusted = distrusted;
-    }
-
-    /// Returns all offers of texts, by model and price.
-    ///
-    /// # Errors
-    /// When no validator answers.
-    pub async fn fetch_offers(&self) -> Result<Vec<TextOffer>, BrokerError> {
-        let listed = self.buyer.broker().fetch_book().await?;
-        Ok(text_offers(listed))
     }
 
     fn distrusted_of(&self, model: &str) -> Vec<AccountKey> {
@@ -233,14 +223,6 @@ impl TextRouter {
         AnswerEvents::begin(self.clone(), route, (request.clone(), key), open).await
     }
 
-    /// Returns whether the market sold the model lately, so that its slots may only be taken.
-    ///
-    /// # Errors
-    /// When no validator answers.
-    pub async fn was_sold_lately(&self, model: &str) -> Result<bool, BrokerError> {
-        was_sold_lately(self.buyer.broker(), model).await
-    }
-
     /// Returns what all tabs cost so far.
     #[must_use]
     pub fn spending(&self) -> TextSpending {
@@ -267,14 +249,17 @@ impl TextRouter {
         wanted: WantedPart<'_>,
         patience: Duration,
     ) -> Result<OpenRequest, TextRouterError> {
-        let deadline = Instant::now() + patience;
+        let began = Instant::now();
+        let deadline = began + patience;
+        // A look of another request will do, but not to refuse this one.
+        let mut not_before = None;
         let mut cover = KeyCover::new(wanted);
         loop {
             let freed = self.freed.notified();
             let mut planned = self.plan_step(route, &cover, None);
             let mut asks = Vec::new();
             if let PlannedStep::Step(_) = planned {
-                asks = self.fetch_asks(route).await?;
+                asks = self.find_asks(route, not_before).await?;
                 planned = self.plan_step(route, &cover, Some(&asks));
             }
             let step = match planned {
@@ -287,6 +272,9 @@ impl TextRouter {
             };
             match step {
                 RouteStep::Buy(purchase) => {
+                    if !self.looks.take_unit(route.model(), purchase.listing.order) {
+                        continue;
+                    }
                     let bought = self.buy_tab(route, &purchase, wanted);
                     let is_budget = matches!(bought, Err(TextRouterError::Budget { .. }));
                     let has_tab = self.lock_state().core.has_tab(route.model());
@@ -307,6 +295,9 @@ impl TextRouter {
                     };
                     // Another buyer can free a slot too.
                     let _ = tokio::time::timeout(BOOK_PERIOD, freed).await;
+                }
+                RouteStep::Wait | RouteStep::GiveUp(_) if not_before.is_none() => {
+                    not_before = Some(began);
                 }
                 RouteStep::Wait => {
                     let model = route.model().to_owned();
@@ -414,6 +405,10 @@ impl TextRouter {
                     .await;
             }
             router.on_tab_ended(id, provider, escrow, &outcome);
+            // Its slot is free.
+            router.looks.forget_model(model.as_str());
+            // Who waits for a tab that does not come looks at the book now.
+            router.freed.notify_waiters();
         });
         Ok(OpenRequest {
             tab: id,
@@ -436,66 +431,12 @@ impl TextRouter {
         }
     }
 
-    /// Returns the cheapest asks of a request's model, the cheapest first.
-    async fn fetch_asks(&self, route: &Route) -> Result<Vec<Listing>, BrokerError> {
-        let Some(mut demands) = demands_of(self.buyer.account(), route.model()) else {
-            return Ok(Vec::new());
-        };
-        let broker = self.buyer.broker();
-        let Choice {
-            mut listings,
-            eligible,
-            ..
-        } = broker.choose_asks(demands.clone()).await?;
-        let now = self.clock.now().tick;
-        let avoided = self.lock_state().core.list_avoided(now, route);
-        let is_avoided = |ask: &Listing| avoided.contains(&ask.provider);
-        if listings.len() as u64 != eligible && listings.iter().any(is_avoided) {
-            // Asks that the request cannot use must not take the places of others.
-            demands.excluded = avoided;
-            let others = broker.choose_asks(demands).await?.listings.into_iter();
-            let seen: BTreeSet<OrderId> = listings.iter().map(|ask| ask.order).collect();
-            listings.extend(others.filter(|ask| !seen.contains(&ask.order)));
-        }
-        let offers = text_offers(listings).into_iter();
-        Ok(offers.map(|offer| offer.listing).collect())
-    }
-
-    async fn explain_lack(&self, model: &str, lack: NoRoute, asks: &[Listing]) -> TextRouterError {
-        let named = model.to_owned();
-        match lack {
-            NoRoute::SoldOut => TextRouterError::SoldOut { model: named },
-            NoRoute::Unsuitable(misfits) => TextRouterError::Unsuitable {
-                model: named,
-                misfits,
-                names: asks.iter().map(|ask| ask.name.clone()).collect(),
-            },
-            NoRoute::Unsold => match self.find_other_models(model).await {
-                Ok(None) => TextRouterError::SoldOut { model: named },
-                Ok(Some(others)) => TextRouterError::NoOffer {
-                    model: named,
-                    others,
-                },
-                Err(error) => error.into(),
-            },
-        }
-    }
-
-    /// Returns the models that are on sale; none if this one was lately.
-    async fn find_other_models(&self, model: &str) -> Result<Option<Vec<String>>, BrokerError> {
-        if self.was_sold_lately(model).await? {
-            return Ok(None);
-        }
-        let offers = self.fetch_offers().await?.into_iter();
-        let mut others: Vec<String> = offers.map(|offer| offer.card.model.to_string()).collect();
-        others.dedup();
-        Ok(Some(others))
-    }
-
     /// Notes a failure of a request. Returns whether another provider can be tried.
     fn on_failed(&self, route: &mut Route, open: &OpenRequest, failure: RouteFailure) -> bool {
         let now = self.clock.now().tick;
         let provider = open.provider.get().copied();
+        // Perhaps its slot was sold to another buyer.
+        self.looks.forget_model(route.model());
         let mut state = self.lock_state();
         state
             .core
@@ -557,32 +498,9 @@ impl TextRouter {
         }
         self.observer.on_tab_ended(provider, outcome);
         self.open_tabs.send_modify(|open| *open -= 1);
-        // Who waits for a tab that does not come looks at the book now.
-        self.freed.notify_waiters();
     }
 
     fn lock_state(&self) -> MutexGuard<'_, RouterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns what an ask must be to answer a request for a model; none if no ask can have its name.
-fn demands_of(buyer: AccountKey, model: &str) -> Option<Demands> {
-    Some(Demands {
-        buyer,
-        excluded: Vec::new(),
-        real_only: true,
-        price_max: None,
-        notice_min: Millis(0),
-        spot: false,
-        regions: Regions(0),
-        reputation_min: Permille(0),
-        power_known: false,
-        features: Default::default(),
-        operators: Default::default(),
-        nodes: Vec::new(),
-        in_parts: false,
-        devices: Vec::new(),
-        text_model: Some(model.try_into().ok()?),
-    })
 }

@@ -16,7 +16,7 @@ use souk_roles::tokens::tab::{
     TabAction, TabAnswer, TabCore, TabEvent, TabFailure, TabOutcome, TabSpec,
 };
 use souk_roles::tokens::text::{Finish, TextAnswer};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::effects::{
@@ -24,11 +24,11 @@ use super::effects::{
     submit,
 };
 use super::follower::follow_lease;
+use super::lease_follower::FollowedLease;
 use super::open_text::OpenText;
 use super::{AskedText, BusyFlag, TabHandles, TextEvent};
 use crate::buyer::Buyer;
 use crate::buyer::transcripts::TabLog;
-use crate::client::broker::AccountWatch;
 use crate::endpoint::pieces::Piece;
 use souk_folder::clock::CoreClock;
 use souk_folder::key;
@@ -49,8 +49,6 @@ enum TabInput {
     ReaderGone,
     EffectEnded(Ticket, TabAnswer),
     Counted(Ticket, Result<(TextAnswer, ContentId), AnswerLack>),
-    LeaseChanged,
-    LeaseSeen(Option<Box<Lease>>),
     Nothing,
 }
 
@@ -58,7 +56,6 @@ enum TabInput {
 enum Outcome {
     Answer(Ticket, TabAnswer),
     Fetched(Ticket, Result<(TextAnswer, ContentId), AnswerLack>),
-    Lease(Option<Box<Lease>>),
 }
 
 /// The task of one tab.
@@ -84,9 +81,8 @@ pub(super) struct TabShell {
     provider: Arc<OnceLock<AccountKey>>,
     /// What the tab says, if its owner keeps it.
     log: Option<TabLog>,
-    changes: Option<watch::Receiver<AccountWatch>>,
-    is_looking: bool,
-    looks_again: bool,
+    /// The lease in the log, once it is bought.
+    lease: Option<FollowedLease>,
     effects: JoinSet<Outcome>,
     streams: JoinSet<()>,
     say: Option<mpsc::Sender<MessageWithContents<BuyerMessage>>>,
@@ -130,9 +126,7 @@ impl TabShell {
             terms: None,
             provider: handles.provider,
             log: handles.log,
-            changes: None,
-            is_looking: false,
-            looks_again: false,
+            lease: None,
             effects: JoinSet::new(),
             streams: JoinSet::new(),
             say: None,
@@ -207,7 +201,6 @@ impl TabShell {
             Some(done) = self.effects.join_next() => match done {
                 Ok(Outcome::Answer(ticket, answer)) => TabInput::EffectEnded(ticket, answer),
                 Ok(Outcome::Fetched(ticket, fetched)) => TabInput::Counted(ticket, fetched),
-                Ok(Outcome::Lease(lease)) => TabInput::LeaseSeen(lease),
                 Err(error) if error.is_panic() => {
                     std::panic::resume_unwind(error.into_panic())
                 }
@@ -216,7 +209,9 @@ impl TabShell {
             asked = self.requests.recv(), if is_free => TabInput::Asked(asked),
             Some(message) = receive(&mut self.incoming) => TabInput::Incoming(message),
             piece = receive(&mut self.pieces) => TabInput::Piece(piece),
-            Ok(()) = changed(&mut self.changes) => TabInput::LeaseChanged,
+            lease = next_change(&mut self.lease) => {
+                TabInput::Event(TabEvent::Changed { lease: Box::new(lease) })
+            }
             () = wait_for_reader_to_leave(reader) => TabInput::ReaderGone,
             () = self.clock.wait_until(wakes_at) => TabInput::Event(TabEvent::TimerFired),
         }
@@ -255,11 +250,6 @@ impl TabShell {
                 None
             }
             TabInput::Counted(ticket, fetched) => Some(self.on_fetched(ticket, fetched)),
-            TabInput::LeaseChanged => {
-                self.look_at_lease();
-                None
-            }
-            TabInput::LeaseSeen(lease) => self.on_lease_seen(lease),
             TabInput::Nothing => None,
         }
     }
@@ -381,31 +371,6 @@ impl TabShell {
         TabEvent::EffectAnswered { ticket, answer }
     }
 
-    fn on_lease_seen(&mut self, lease: Option<Box<Lease>>) -> Option<TabEvent> {
-        self.is_looking = false;
-        if std::mem::take(&mut self.looks_again) {
-            self.look_at_lease();
-        }
-        lease.map(|lease| TabEvent::Changed { lease })
-    }
-
-    /// Looks at the lease in the log, and once more if it changes meanwhile.
-    fn look_at_lease(&mut self) {
-        let Some(lease) = self.terms.as_ref().map(|terms| terms.lease) else {
-            return;
-        };
-        if self.is_looking {
-            self.looks_again = true;
-            return;
-        }
-        self.is_looking = true;
-        let buyer = self.buyer.clone();
-        self.effects.spawn(async move {
-            let seen = buyer.broker().fetch_lease(lease).await;
-            Outcome::Lease(seen.ok().flatten().map(Box::new))
-        });
-    }
-
     fn carry_out(&mut self, effects: Vec<Effect<TabAction>>) {
         for Effect { ticket, action } in effects {
             self.begin_action(ticket, action);
@@ -442,8 +407,10 @@ impl TabShell {
                 if let Some(log) = &self.log {
                     log.on_bought(terms.lease);
                 }
+                let (broker, account) = (buyer.broker(), buyer.account());
+                let lease = buyer.tab_leases.follow_lease(broker, account, terms.lease);
+                self.lease = Some(lease);
                 self.terms = Some(*terms);
-                self.changes = Some(buyer.broker().watch_account(buyer.account()));
             }
             TabAction::Count { answer, .. } => {
                 let (scope, provider) = (self.scope(), self.bought().provider);
@@ -552,9 +519,10 @@ async fn receive<T>(channel: &mut Option<mpsc::Receiver<T>>) -> Option<T> {
     }
 }
 
-async fn changed(changes: &mut Option<watch::Receiver<AccountWatch>>) -> Result<(), ()> {
-    match changes {
-        Some(changes) => changes.changed().await.map_err(drop),
+/// Waits for a change of a lease that is bought; for ever for one that is not.
+async fn next_change(lease: &mut Option<FollowedLease>) -> Lease {
+    match lease {
+        Some(lease) => lease.next_change().await,
         None => std::future::pending().await,
     }
 }

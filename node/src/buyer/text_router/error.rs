@@ -1,6 +1,7 @@
 //! Why a text was not bought, or broke off.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use souk_market::Name;
 use souk_memory::StoreError;
@@ -19,7 +20,7 @@ const NAMES_MAX: usize = 8;
 pub enum TextRouterError {
     /// No validator answered.
     #[error(transparent)]
-    Broker(#[from] BrokerError),
+    Broker(Arc<BrokerError>),
     /// Nobody sells the model now.
     #[error("no provider sells {model} now{}", describe_others(others))]
     NoOffer {
@@ -160,6 +161,12 @@ impl TextRouterError {
             },
             error => error,
         }
+    }
+}
+
+impl From<BrokerError> for TextRouterError {
+    fn from(error: BrokerError) -> TextRouterError {
+        TextRouterError::Broker(Arc::new(error))
     }
 }
 
