@@ -1,6 +1,8 @@
 //! The arguments of `souk openai key`.
 
-use souk_node::buyer::text_keys::{BudgetPeriod, KeyBudget, KeyName, ModelPattern};
+use souk_node::buyer::text_keys::{
+    BudgetPeriod, KeyBudget, KeyName, ModelPattern, REQUESTS_AT_ONCE,
+};
 use souk_node::market::Credits;
 
 use super::account::credits;
@@ -54,6 +56,10 @@ pub struct OpenaiKeyArgs {
     #[arg(long, value_name = "TOKENS",
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     pub token_rate: Option<u64>,
+    /// The most requests that are open at once, those that wait for a slot included.
+    #[arg(long, value_name = "REQUESTS", default_value_t = REQUESTS_AT_ONCE,
+        value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub at_once: u32,
 }
 
 /// Parses a budget: credits, and the period in which it begins anew.

@@ -64,7 +64,12 @@ fn a_hundred_requests_at_once_on_one_key_stay_within_its_budget() {
     let each = (answer as u64).div_ceil(1_000);
     // It pays some ten answers, and the worst case of seven at once.
     let budget = "0.000120";
-    let client = with_key(&market, &server, "alice", &["--budget", budget]);
+    let client = with_key(
+        &market,
+        &server,
+        "alice",
+        &["--budget", budget, "--at-once", "100"],
+    );
     let answers: Vec<Answer> = std::thread::scope(|scope| {
         let asked = (0..100).map(|_| scope.spawn(|| question(&client, &json!({}))));
         let asked: Vec<_> = asked.collect();
@@ -166,7 +171,12 @@ fn a_server_that_is_killed_counts_what_it_promised_and_another_goes_on() {
     let engine = Engine::start(Manner::Slow);
     let _seller = sell_slots(&market, "atlas", &engine, "0.2", "4");
     let mut server = Server::run(&market, &[]);
-    let client = with_key(&market, &server, "alice", &["--budget", "1"]);
+    let client = with_key(
+        &market,
+        &server,
+        "alice",
+        &["--budget", "1", "--at-once", "1"],
+    );
     question(&client, &json!({})).of(200);
     let spent = micro(&settled(&market, "alice")["spent"]);
     std::thread::scope(|scope| {
@@ -180,6 +190,8 @@ fn a_server_that_is_killed_counts_what_it_promised_and_another_goes_on() {
         until("the request is reserved", || {
             micro(&account(&market, "alice")["held"]) == WORST
         });
+        let second = question(&client, &json!({})).of(429);
+        assert_eq!(second["error"]["code"], "rate_limit_exceeded");
         kill(server.process_id(), "-KILL");
         open.join().expect("it ends");
     });

@@ -28,6 +28,8 @@ pub struct TextKeyView {
     pub requests_per_minute: Option<u32>,
     /// Maximum number of tokens per minute; none if unlimited.
     pub tokens_per_minute: Option<u64>,
+    /// Maximum number of requests that are open at once.
+    pub requests_at_once: u32,
     /// Total cost of its requests, in micro-credits.
     pub spent: u64,
     /// Cost of its requests in the current day or month, in micro-credits.
@@ -63,6 +65,7 @@ impl TextKeyView {
             models: terms.models.iter().map(ToString::to_string).collect(),
             requests_per_minute: terms.requests_per_minute,
             tokens_per_minute: terms.tokens_per_minute,
+            requests_at_once: terms.requests_at_once,
             spent: usage.spent.0,
             period_spent: usage.period_spent.0,
             held: account.held.0,

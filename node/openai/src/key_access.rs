@@ -110,6 +110,7 @@ pub fn format_account(terms: &KeyTerms, account: &KeyAccount) -> Value {
         "models": terms.models,
         "requests_per_minute": terms.requests_per_minute,
         "tokens_per_minute": terms.tokens_per_minute,
+        "requests_at_once": terms.requests_at_once,
     }})
 }
 
@@ -143,6 +144,10 @@ impl From<KeyRefusal> for Refusal {
                             max_tokens";
                 refuse(StatusCode::TOO_MANY_REQUESTS, hint).with_code("rate_limit_exceeded")
             }
+            KeyRefusal::AtOnce { .. } => {
+                let hint = "send the request again when one of them is over";
+                refuse(StatusCode::TOO_MANY_REQUESTS, hint).with_code("rate_limit_exceeded")
+            }
             KeyRefusal::Rate {
                 wait: Some(wait), ..
             } => {
@@ -163,11 +168,6 @@ impl From<CoverError> for Refusal {
     fn from(error: CoverError) -> Self {
         match error {
             CoverError::Refused { refusal, .. } => refusal.into(),
-            CoverError::Waiting => {
-                let hint = "send the request again when one of them is over";
-                Refusal::new(StatusCode::TOO_MANY_REQUESTS, format!("{error}; {hint}"))
-                    .with_code("rate_limit_exceeded")
-            }
             CoverError::NotWritten(_) => {
                 let hint = "the operator of the server should look at its disk";
                 Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; {hint}"))
@@ -217,6 +217,7 @@ mod tests {
         let cases = [
             (used, 402, None),
             (held, 429, Some("1")),
+            (KeyRefusal::AtOnce { most: 64 }, 429, Some("1")),
             (rate(Some(Millis(4_001))), 429, Some("5")),
             (rate(None), 400, None),
             (KeyRefusal::Unknown, 401, None),
@@ -239,6 +240,7 @@ mod tests {
             models: Vec::new(),
             requests_per_minute: None,
             tokens_per_minute: None,
+            requests_at_once: 1,
         };
         let (issued, _) = issue_key(folder.path(), new).unwrap();
         let open = || TextKeys::open(folder.path(), LogClock::default()).unwrap();

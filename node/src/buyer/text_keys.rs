@@ -13,7 +13,6 @@ mod request;
 mod terms_file;
 mod usage_file;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,10 +30,10 @@ use usage_file::UsageWriter;
 
 pub use souk_roles::tokens::keys::{
     BudgetPeriod, KeyAccount, KeyBudget, KeyId, KeyName, KeyRefusal, KeyTerms, MODELS_MAX,
-    ModelPattern,
+    ModelPattern, REQUESTS_AT_ONCE,
 };
 
-pub use request::{CoverError, KeyWait, KeyedRequest, TextBill};
+pub use request::{CoverError, KeyedRequest, TextBill};
 pub use terms_file::{IssueError, NewKey, issue_key, read_terms, revoke_key};
 
 /// The file of what keys have spent, relative to the folder of the market.
@@ -71,8 +70,6 @@ struct State {
     writer: Option<UsageWriter>,
     /// The facts since the usage was written anew.
     facts: usize,
-    /// The requests of each key that wait for a slot.
-    waiting: BTreeMap<KeyId, usize>,
 }
 
 impl TextKeys {
@@ -137,14 +134,14 @@ impl TextKeys {
     /// Admits a request by the rates of its key. The key pays for it as long as the result lives.
     ///
     /// # Errors
-    /// When the key was revoked, nothing is left of its budget, or its rates do not allow the
-    /// request now.
+    /// When the key was revoked, nothing is left of its budget, too many of its requests are open,
+    /// or its rates do not allow the request now.
     pub fn admit(&self, key: KeyId, request: &TextRequest) -> Result<KeyedRequest, KeyRefusal> {
         let count = request.count_max();
         let tokens = count.input.saturating_add(count.output);
         let id = self.lock_state().book.admit(self.now(), key, tokens)?;
         self.0.open.send_modify(|open| *open += 1);
-        Ok(KeyedRequest::new(self.clone(), id, key))
+        Ok(KeyedRequest::new(self.clone(), id))
     }
 
     /// Returns the terms of a key and what it has spent.

@@ -288,7 +288,6 @@ impl TextRouter {
                     let _ = tokio::time::timeout(BOOK_PERIOD, freed).await;
                 }
                 RouteStep::Wait if Instant::now() < deadline => {
-                    let _of_key = wanted.key.map(KeyedRequest::begin_wait).transpose()?;
                     let Ok(_waiting) = self.waiting.try_acquire() else {
                         let model = route.model().to_owned();
                         return Err(TextRouterError::SoldOut { model });

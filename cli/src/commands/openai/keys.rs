@@ -47,6 +47,7 @@ fn add_key(folder: &Path, output: Output, args: &OpenaiKeyArgs) -> Outcome {
         models: args.models.clone(),
         requests_per_minute: args.rate,
         tokens_per_minute: args.token_rate,
+        requests_at_once: args.at_once,
     };
     let (key, terms) = issue_key(folder, new).map_err(from_issue)?;
     let facts = json!({ "name": terms.name, "id": terms.id().to_string(), "key": key });
@@ -96,6 +97,7 @@ fn print_keys(accounts: &[(&KeyTerms, KeyAccount)]) {
         ">requests",
         "models",
         "rates",
+        ">at once",
     ];
     let mut table = Table::new(&header);
     for (terms, account) in accounts {
@@ -110,6 +112,7 @@ fn print_keys(accounts: &[(&KeyTerms, KeyAccount)]) {
             account.usage.requests.to_string(),
             describe_models(terms),
             describe_rates(terms),
+            terms.requests_at_once.to_string(),
         ]);
     }
     table.print();
@@ -118,10 +121,11 @@ fn print_keys(accounts: &[(&KeyTerms, KeyAccount)]) {
 fn describe_terms(terms: &KeyTerms) -> String {
     let budget = terms.budget.map(describe_budget);
     format!(
-        "Budget: {}; models: {}; rates: {}",
+        "Budget: {}; models: {}; rates: {}; at once: {}",
         budget.as_deref().unwrap_or("that of the server"),
         describe_models(terms),
-        describe_rates(terms)
+        describe_rates(terms),
+        terms.requests_at_once
     )
 }
 

@@ -1155,6 +1155,8 @@ class TextKey:
     """When the budget resets: `never`, or at each new `day` or `month` in UTC."""
     models: tuple[str, ...]
     """The models that it can use; a trailing `*` matches any suffix. If empty, all models."""
+    requests_at_once: int
+    """Maximum number of requests that are open at once."""
     spent: Credits
     """Total cost of its requests."""
     period_spent: Credits

@@ -53,7 +53,8 @@ function budget(it) {
 function rates(it) {
   const all = [[it.requests_per_minute, 'requests'], [it.tokens_per_minute, 'tokens']];
   const limited = all.filter(([most]) => most != null);
-  return limited.map(([most, what]) => `${words.count(most)} ${what}`).join(', ') || 'any';
+  const rates = limited.map(([most, what]) => `${words.count(most)} ${what}`).join(', ') || 'any';
+  return `${rates}; ${words.count(it.requests_at_once)} at once`;
 }
 
 function Keys({ all }) {

@@ -25,7 +25,7 @@ use rate::RateLimit;
 
 pub use terms::{
     BudgetPeriod, InvalidKeyName, InvalidModelPattern, KeyBudget, KeyId, KeyName, KeyTerms,
-    MODELS_MAX, ModelPattern,
+    MODELS_MAX, ModelPattern, REQUESTS_AT_ONCE,
 };
 
 /// The number of a request that came with a key.
@@ -130,6 +130,12 @@ pub enum KeyRefusal {
         needed: Credits,
         /// What is left for this request.
         left: Credits,
+    },
+    /// So many requests of the key are open already.
+    #[error("{most} requests of the key are open already, and it allows no more at once")]
+    AtOnce {
+        /// How many it allows.
+        most: u32,
     },
     /// The key was used too often in the last minute.
     #[error("the key allows {per_minute} {} a minute", unit.describe())]
@@ -255,8 +261,8 @@ impl KeyBook {
     /// it yet.
     ///
     /// # Errors
-    /// When the key is not in use, nothing is left of its budget, or its rates do not allow the
-    /// request now.
+    /// When the key is not in use, nothing is left of its budget, too many of its requests are
+    /// open, or its rates do not allow the request now.
     pub fn admit(
         &mut self,
         now: Millis,
@@ -267,6 +273,8 @@ impl KeyBook {
         record.check_use()?;
         record.begin_period(now);
         record.check_budget(Credits(0), COST_MIN)?;
+        let open = self.open.values().filter(|open| open.key == key).count();
+        record.check_open(open)?;
         check_rate(&mut record.requests, now, 1, RateUnit::Requests)?;
         check_rate(&mut record.tokens, now, tokens, RateUnit::Tokens)?;
         for (rate, count) in [(&mut record.requests, 1), (&mut record.tokens, tokens)] {
@@ -454,6 +462,18 @@ impl KeyRecord {
         match terms.is_some_and(|terms| !terms.is_revoked) {
             true => Ok(()),
             false => Err(KeyRefusal::Unknown),
+        }
+    }
+
+    /// Checks that one more request can be open beside so many.
+    fn check_open(&self, open: usize) -> Result<(), KeyRefusal> {
+        let most = self
+            .terms
+            .as_ref()
+            .map_or(0, |terms| terms.requests_at_once);
+        match open < most as usize {
+            true => Ok(()),
+            false => Err(KeyRefusal::AtOnce { most }),
         }
     }
 

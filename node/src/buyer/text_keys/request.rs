@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use souk_market::Credits;
 use souk_roles::tokens::counting::{TokenCount, TokenRates};
-use souk_roles::tokens::keys::{KeyId, KeyRefusal, KeyedRequestId};
+use souk_roles::tokens::keys::{KeyRefusal, KeyedRequestId};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
@@ -25,7 +25,6 @@ pub struct TextBill {
 pub struct KeyedRequest {
     keys: TextKeys,
     id: KeyedRequestId,
-    key: KeyId,
     parts: Mutex<Vec<Part>>,
     /// Why its last reservation may not be on disk: nothing further is sent then.
     broken: Mutex<Option<String>>,
@@ -59,39 +58,13 @@ pub enum CoverError {
     /// The reservation is not on disk.
     #[error("what the key spends cannot be written: {0}")]
     NotWritten(String),
-    /// Too many of the key's requests wait for a slot.
-    #[error("{WAITING_MAX} requests of the key wait for a free slot already")]
-    Waiting,
-}
-
-/// The most requests of one key that wait for a slot, so that some places are left for others.
-pub(super) const WAITING_MAX: usize = 64;
-
-/// A place among the waiting requests of a key, as long as it lives.
-#[derive(Debug)]
-pub struct KeyWait {
-    keys: TextKeys,
-    key: KeyId,
-}
-
-impl Drop for KeyWait {
-    fn drop(&mut self) {
-        let mut state = self.keys.lock_state();
-        if let Some(waiting) = state.waiting.get_mut(&self.key) {
-            *waiting -= 1;
-            if *waiting == 0 {
-                state.waiting.remove(&self.key);
-            }
-        }
-    }
 }
 
 impl KeyedRequest {
-    pub(super) fn new(keys: TextKeys, id: KeyedRequestId, key: KeyId) -> KeyedRequest {
+    pub(super) fn new(keys: TextKeys, id: KeyedRequestId) -> KeyedRequest {
         KeyedRequest {
             keys,
             id,
-            key,
             parts: Mutex::default(),
             broken: Mutex::default(),
         }
@@ -115,7 +88,9 @@ impl KeyedRequest {
             let fact = reserved.map_err(|refusal| {
                 let left = match refusal {
                     KeyRefusal::Budget { left, .. } | KeyRefusal::Held { left, .. } => left,
-                    KeyRefusal::Unknown | KeyRefusal::Rate { .. } => Credits(0),
+                    KeyRefusal::Unknown | KeyRefusal::AtOnce { .. } | KeyRefusal::Rate { .. } => {
+                        Credits(0)
+                    }
                 };
                 let left = Credits(left.0.saturating_sub(committed.cost.0));
                 CoverError::Refused { refusal, left }
@@ -130,23 +105,6 @@ impl KeyedRequest {
         written.map_err(|cause| {
             *lock(&self.broken) = Some(cause.clone());
             CoverError::NotWritten(cause)
-        })
-    }
-
-    /// Takes a place among the requests of its key that wait for a slot.
-    ///
-    /// # Errors
-    /// When the key has no place left.
-    pub fn begin_wait(&self) -> Result<KeyWait, CoverError> {
-        let mut state = self.keys.lock_state();
-        let waiting = state.waiting.entry(self.key).or_default();
-        if *waiting >= WAITING_MAX {
-            return Err(CoverError::Waiting);
-        }
-        *waiting += 1;
-        Ok(KeyWait {
-            keys: self.keys.clone(),
-            key: self.key,
         })
     }
 

@@ -47,6 +47,8 @@ pub struct NewKey {
     pub requests_per_minute: Option<u32>,
     /// The tokens a minute; none for no limit.
     pub tokens_per_minute: Option<u64>,
+    /// The requests that can be open at once.
+    pub requests_at_once: u32,
 }
 
 /// Why a key was not issued or revoked.
@@ -106,6 +108,7 @@ pub fn issue_key(folder: &Path, new: NewKey) -> Result<(String, KeyTerms), Issue
         models: new.models,
         requests_per_minute: new.requests_per_minute,
         tokens_per_minute: new.tokens_per_minute,
+        requests_at_once: new.requests_at_once,
         is_revoked: false,
     };
     let fact = TermsFact::Issued {

@@ -19,6 +19,7 @@ fn new_key(name: &str, budget: Option<u64>) -> NewKey {
         models: Vec::new(),
         requests_per_minute: None,
         tokens_per_minute: None,
+        requests_at_once: REQUESTS_AT_ONCE,
     }
 }
 
@@ -197,22 +198,24 @@ async fn days_begin_by_the_clock_of_the_market() {
 }
 
 #[tokio::test]
-async fn one_key_leaves_places_to_wait_for_others() {
+async fn a_request_is_open_until_it_is_billed() {
     let folder = folder();
-    let issue = |name| issue_key(folder.path(), new_key(name, None)).unwrap().1;
-    let (alice, bob) = (issue("alice"), issue("bob"));
+    let mut new = new_key("alice", None);
+    new.requests_at_once = 1;
+    let (_, terms) = issue_key(folder.path(), new).unwrap();
     let keys = TextKeys::open(folder.path(), LogClock::default()).unwrap();
-    let keyed = keys.admit(alice.id(), &request()).unwrap();
-    let wait = |_| keyed.begin_wait().unwrap();
-    let mut waiting: Vec<_> = (0..request::WAITING_MAX).map(wait).collect();
-    assert_eq!(keyed.begin_wait().unwrap_err(), CoverError::Waiting);
-    let other = keys.admit(bob.id(), &request()).unwrap();
-    other.begin_wait().unwrap();
-    waiting.pop();
-    waiting.push(keyed.begin_wait().unwrap());
-    assert_eq!(keyed.begin_wait().unwrap_err(), CoverError::Waiting);
-    drop(waiting);
-    assert!(keys.lock_state().waiting.is_empty());
+    let first = keys.admit(terms.id(), &request()).unwrap();
+    first.cover(Credits(9)).await.unwrap();
+    let (sender, billed) = oneshot::channel();
+    first.on_sent(bill(9), billed);
+    // Its reader has left, and the engine still answers.
+    drop(first);
+    let refused = keys.admit(terms.id(), &request()).unwrap_err();
+    assert_eq!(refused, KeyRefusal::AtOnce { most: 1 });
+    sender.send(bill(3)).unwrap();
+    let mut open = keys.0.open.subscribe();
+    open.wait_for(|open| *open == 0).await.unwrap();
+    keys.admit(terms.id(), &request()).unwrap();
 }
 
 #[tokio::test]

@@ -35,6 +35,14 @@ impl fmt::Display for KeyId {
     }
 }
 
+/// The requests of a key that are open at once, unless its issuer says otherwise: an eighth of the
+/// connections of a server, and a quarter of the places to wait for a slot.
+pub const REQUESTS_AT_ONCE: u32 = 64;
+
+fn requests_at_once_default() -> u32 {
+    REQUESTS_AT_ONCE
+}
+
 /// A key and what it allows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,6 +61,9 @@ pub struct KeyTerms {
     pub requests_per_minute: Option<u32>,
     /// The tokens a minute, of messages and answers; none for no limit.
     pub tokens_per_minute: Option<u64>,
+    /// The requests that can be open at once. Older files do not state it.
+    #[serde(default = "requests_at_once_default")]
+    pub requests_at_once: u32,
     /// Whether it was revoked.
     pub is_revoked: bool,
 }

@@ -22,6 +22,7 @@ fn terms(name: &str, budget: Option<u64>, period: BudgetPeriod) -> KeyTerms {
         models: Vec::new(),
         requests_per_minute: None,
         tokens_per_minute: None,
+        requests_at_once: REQUESTS_AT_ONCE,
         is_revoked: false,
     }
 }
@@ -37,7 +38,9 @@ fn account(book: &KeyBook, now: Millis) -> KeyAccount {
 
 #[test]
 fn a_hundred_requests_at_once_never_spend_more_than_the_budget() {
-    let (mut book, key) = book_of(terms("alice", Some(1_000), BudgetPeriod::Whole));
+    let mut all = terms("alice", Some(1_000), BudgetPeriod::Whole);
+    all.requests_at_once = 100;
+    let (mut book, key) = book_of(all);
     let mut open = Vec::new();
     let mut refused = 0;
     for _ in 0..100 {
@@ -153,6 +156,36 @@ fn a_rate_counts_requests_and_tokens_and_gives_unused_ones_back() {
         Err(KeyRefusal::Unknown)
     );
     assert!(book.find_key(hash_of("alice")).is_none() && !book.has_keys());
+}
+
+#[test]
+fn a_key_has_so_many_open_requests_and_another_key_its_own() {
+    let [mut few, other] = ["alice", "bob"].map(|name| terms(name, None, BudgetPeriod::Whole));
+    few.requests_at_once = 2;
+    let (key, other_key) = (few.id(), other.id());
+    let mut book = KeyBook::restore(vec![few, other], &[]);
+    let first = book.admit(DAY, key, 9).unwrap();
+    // One that has reserved and one that waits for a slot count alike.
+    book.reserve(DAY, first, Credits(30)).unwrap();
+    book.admit(DAY, key, 9).unwrap();
+    let third = book.admit(DAY, key, 9).unwrap_err();
+    assert_eq!(third, KeyRefusal::AtOnce { most: 2 });
+    for _ in 0..REQUESTS_AT_ONCE {
+        book.admit(DAY, other_key, 9).unwrap();
+    }
+    let most = REQUESTS_AT_ONCE;
+    let more = book.admit(DAY, other_key, 9).unwrap_err();
+    assert_eq!(more, KeyRefusal::AtOnce { most });
+    book.charge(first, Credits(3), TokenCount::default());
+    book.admit(DAY, key, 9).unwrap();
+}
+
+#[test]
+fn a_key_of_an_older_file_has_the_usual_requests_at_once() {
+    let whole = terms("alice", None, BudgetPeriod::Whole);
+    let mut older = serde_json::to_value(&whole).unwrap();
+    older.as_object_mut().unwrap().remove("requests_at_once");
+    assert_eq!(serde_json::from_value::<KeyTerms>(older).unwrap(), whole);
 }
 
 #[test]
