@@ -360,7 +360,7 @@ impl Endpoint {
                     break Finish::Length;
                 }
                 text.push(&piece.text);
-                sink.send_piece(piece.text);
+                sink.send_piece(&piece.text);
             }
             if let Some(finish) = piece.finish {
                 break finish;

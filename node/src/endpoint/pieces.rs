@@ -3,7 +3,8 @@
 //!
 //! The stream belongs to a lease that is open on the lease protocol, and nothing that is paid for
 //! depends on it: the whole answer follows as the output of its request, and both sides count that.
-//! So a follower that is late or slow loses its pieces, and nothing else.
+//! A follower that is late or slow gets the same text in larger pieces, and one whose stream broke
+//! can follow again: a new stream begins with the text of the open answer so far.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, LeaseId};
 use souk_roles::tokens::text::AnswerText;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 /// The protocol's name.
 pub(crate) const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/tokens/1");
@@ -20,8 +21,8 @@ pub(crate) const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/tokens/1"
 /// The longest message of a follower in bytes.
 pub(crate) const FOLLOWER_BYTES_MAX: usize = 64;
 
-/// The pieces that can wait for a follower.
-const PIECES_MAX: usize = 1_024;
+/// The most bytes of a piece's text: a follower reads messages of limited length.
+const PIECE_TEXT_MAX: usize = 64 << 10;
 
 /// A follower's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +38,8 @@ pub(crate) enum FollowerMessage {
 pub(crate) struct Piece {
     /// The request's number in its lease.
     pub(crate) request: u32,
-    /// The number of the piece, from 0. A follower that misses one waits for the whole answer.
+    /// The number of the piece in its answer and its stream, from 0. A follower that misses one
+    /// waits for the whole answer.
     pub(crate) number: u32,
     /// The text.
     pub(crate) text: AnswerText,
@@ -50,9 +52,30 @@ pub(crate) struct PieceStreams(Mutex<BTreeMap<LeaseId, OpenTab>>);
 #[derive(Debug)]
 struct OpenTab {
     buyer: AccountKey,
-    follower: Option<mpsc::Sender<Piece>>,
+    answer: watch::Sender<OpenAnswer>,
     /// One more than the last request that the buyer stopped.
     stopped: watch::Sender<u32>,
+}
+
+/// The text of a tab's last answer so far.
+#[derive(Clone, Debug, Default)]
+struct OpenAnswer {
+    request: u32,
+    text: AnswerText,
+    /// The number of followers so far: only the last one gets pieces.
+    followers: u64,
+}
+
+/// A stream that follows a tab.
+#[derive(Debug)]
+pub(crate) struct TabFollower {
+    answer: watch::Receiver<OpenAnswer>,
+    /// Its number among the followers of the tab.
+    own: u64,
+    request: u32,
+    /// The bytes of reasoning and content that it has got of the request's answer.
+    got: (usize, usize),
+    next: u32,
 }
 
 /// The way of one answer to the buyer.
@@ -60,7 +83,6 @@ pub(crate) struct PieceSink {
     streams: Arc<PieceStreams>,
     lease: LeaseId,
     request: u32,
-    next: Mutex<u32>,
     stopped: Option<watch::Receiver<u32>>,
 }
 
@@ -69,7 +91,7 @@ impl PieceStreams {
     pub(crate) fn open_tab(&self, lease: LeaseId, buyer: AccountKey) {
         let tab = OpenTab {
             buyer,
-            follower: None,
+            answer: watch::Sender::default(),
             stopped: watch::Sender::new(0),
         };
         self.lock_tabs().insert(lease, tab);
@@ -80,18 +102,21 @@ impl PieceStreams {
         self.lock_tabs().remove(&lease);
     }
 
-    /// Returns the pieces of a tab from now on; none if `peer` has no such tab. A later follower
+    /// Follows a tab from its open answer on; none if `peer` has no such tab. A later follower
     /// replaces an earlier one.
-    pub(crate) fn follow_tab(
-        &self,
-        lease: LeaseId,
-        peer: AccountKey,
-    ) -> Option<mpsc::Receiver<Piece>> {
-        let mut tabs = self.lock_tabs();
-        let tab = tabs.get_mut(&lease).filter(|tab| tab.buyer == peer)?;
-        let (sender, pieces) = mpsc::channel(PIECES_MAX);
-        tab.follower = Some(sender);
-        Some(pieces)
+    pub(crate) fn follow_tab(&self, lease: LeaseId, peer: AccountKey) -> Option<TabFollower> {
+        let tabs = self.lock_tabs();
+        let tab = tabs.get(&lease).filter(|tab| tab.buyer == peer)?;
+        tab.answer.send_modify(|answer| answer.followers += 1);
+        let answer = tab.answer.subscribe();
+        let own = answer.borrow().followers;
+        Some(TabFollower {
+            answer,
+            own,
+            request: 0,
+            got: (0, 0),
+            next: 0,
+        })
     }
 
     /// Stops the answer to a request, and all before it.
@@ -105,24 +130,17 @@ impl PieceStreams {
     /// Returns the way of the answer to a request.
     pub(crate) fn open_sink(self: &Arc<Self>, lease: LeaseId, request: u32) -> PieceSink {
         let tabs = self.lock_tabs();
-        let stopped = tabs.get(&lease).map(|tab| tab.stopped.subscribe());
+        let tab = tabs.get(&lease);
+        if let Some(tab) = tab {
+            tab.answer.send_modify(|answer| {
+                (answer.request, answer.text) = (request, AnswerText::default());
+            });
+        }
         PieceSink {
             streams: self.clone(),
             lease,
             request,
-            next: Mutex::new(0),
-            stopped,
-        }
-    }
-
-    fn send_piece(&self, lease: LeaseId, piece: Piece) {
-        let mut tabs = self.lock_tabs();
-        let Some(tab) = tabs.get_mut(&lease) else {
-            return;
-        };
-        let is_gone = |follower: &mpsc::Sender<Piece>| follower.try_send(piece).is_err();
-        if tab.follower.as_ref().is_some_and(is_gone) {
-            tab.follower = None;
+            stopped: tab.map(|tab| tab.stopped.subscribe()),
         }
     }
 
@@ -131,26 +149,67 @@ impl PieceStreams {
     }
 }
 
+impl TabFollower {
+    /// Waits for the text that follows; none once the tab is closed, or has another follower.
+    pub(crate) async fn next_piece(&mut self) -> Option<Piece> {
+        loop {
+            if let Some(piece) = self.take_piece()? {
+                return Some(piece);
+            }
+            self.answer.changed().await.ok()?;
+        }
+    }
+
+    /// Takes the text that it has not got yet, if there is any; none if it was replaced.
+    fn take_piece(&mut self) -> Option<Option<Piece>> {
+        let answer = self.answer.borrow_and_update();
+        if answer.followers != self.own {
+            return None;
+        }
+        if answer.request != self.request {
+            (self.request, self.got, self.next) = (answer.request, (0, 0), 0);
+        }
+        let text = AnswerText {
+            reasoning: take_beginning(&answer.text.reasoning[self.got.0..]).to_owned(),
+            content: take_beginning(&answer.text.content[self.got.1..]).to_owned(),
+        };
+        if text.is_empty() {
+            return Some(None);
+        }
+        self.got.0 += text.reasoning.len();
+        self.got.1 += text.content.len();
+        self.next += 1;
+        Some(Some(Piece {
+            request: self.request,
+            number: self.next - 1,
+            text,
+        }))
+    }
+}
+
+/// Returns as much of a text as fits into a piece beside as much of another one.
+fn take_beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(PIECE_TEXT_MAX / 2)]
+}
+
 impl PieceSink {
     /// Returns the lease of the tab.
     pub(crate) fn lease(&self) -> LeaseId {
         self.lease
     }
 
-    /// Sends the next piece of the answer, if anybody follows.
-    pub(crate) fn send_piece(&self, text: AnswerText) {
-        let number = {
-            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-            *next += 1;
-            *next - 1
-        };
-        let request = self.request;
-        let piece = Piece {
-            request,
-            number,
-            text,
-        };
-        self.streams.send_piece(self.lease, piece);
+    /// Adds the next piece of the answer, for whoever follows the tab.
+    pub(crate) fn send_piece(&self, text: &AnswerText) {
+        let tabs = self.streams.lock_tabs();
+        if let Some(tab) = tabs.get(&self.lease) {
+            tab.answer.send_if_modified(|answer| {
+                let is_open = answer.request == self.request;
+                if is_open {
+                    answer.text.push(text);
+                }
+                is_open
+            });
+        }
     }
 
     /// Waits until the buyer stops the answer.
@@ -183,12 +242,17 @@ mod tests {
         streams.open_tab(LeaseId(1), buyer);
         assert!(streams.follow_tab(LeaseId(1), other).is_none());
         assert!(streams.follow_tab(LeaseId(2), buyer).is_none());
-        let mut pieces = streams.follow_tab(LeaseId(1), buyer).unwrap();
+        let mut follower = streams.follow_tab(LeaseId(1), buyer).unwrap();
         let sink = streams.open_sink(LeaseId(1), 4);
-        sink.send_piece(text("a"));
-        sink.send_piece(text("b"));
-        let got = [pieces.recv().await.unwrap(), pieces.recv().await.unwrap()];
-        assert_eq!(got.map(|it| (it.request, it.number)), [(4, 0), (4, 1)]);
+        for (number, piece) in [(0, "a"), (1, "b")] {
+            sink.send_piece(&text(piece));
+            let expected = Piece {
+                request: 4,
+                number,
+                text: text(piece),
+            };
+            assert_eq!(follower.next_piece().await, Some(expected));
+        }
         // Another peer cannot stop it, nor does the end of an earlier request.
         streams.stop_request(LeaseId(1), other, 4);
         streams.stop_request(LeaseId(1), buyer, 3);
@@ -197,23 +261,47 @@ mod tests {
         streams.stop_request(LeaseId(1), buyer, 4);
         sink.wait_for_stop().await;
         streams.close_tab(LeaseId(1));
-        assert_eq!(pieces.recv().await, None);
+        assert_eq!(follower.next_piece().await, None);
+    }
+
+    /// Reads so many bytes of content. Returns the text, and the numbers of its pieces.
+    async fn read_content(follower: &mut TabFollower, bytes: usize) -> (String, Vec<u32>) {
+        let (mut content, mut numbers) = (String::new(), Vec::new());
+        while content.len() < bytes {
+            let piece = follower.next_piece().await.expect("the tab is open");
+            content.push_str(&piece.text.content);
+            numbers.push(piece.number);
+        }
+        (content, numbers)
     }
 
     #[tokio::test]
-    async fn a_follower_that_does_not_read_loses_its_pieces() {
+    async fn a_slow_follower_and_one_that_comes_again_get_the_whole_text() {
         let buyer = AccountKey([1; 32]);
         let streams = Arc::<PieceStreams>::default();
         streams.open_tab(LeaseId(1), buyer);
-        let mut pieces = streams.follow_tab(LeaseId(1), buyer).unwrap();
+        let mut slow = streams.follow_tab(LeaseId(1), buyer).unwrap();
         let sink = streams.open_sink(LeaseId(1), 0);
-        for _ in 0..PIECES_MAX + 10 {
-            sink.send_piece(text("x"));
+        let whole = "ä market ".repeat(4_000);
+        for _ in 0..4_000 {
+            sink.send_piece(&text("ä market "));
         }
-        let mut count = 0;
-        while pieces.recv().await.is_some() {
-            count += 1;
-        }
-        assert_eq!(count, PIECES_MAX);
+        let (content, numbers) = read_content(&mut slow, whole.len()).await;
+        assert_eq!(content, whole);
+        assert_eq!(numbers, [0, 1], "no piece is too long for its reader");
+        sink.send_piece(&text("!"));
+        assert_eq!(read_content(&mut slow, 1).await, ("!".to_owned(), vec![2]));
+        // A new stream begins with the text so far, and replaces the former one.
+        let mut again = streams.follow_tab(LeaseId(1), buyer).unwrap();
+        assert_eq!(slow.next_piece().await, None);
+        let (content, numbers) = read_content(&mut again, whole.len() + 1).await;
+        assert_eq!((content, numbers), (whole + "!", vec![0, 1]));
+        // The next answer begins anew, and nothing more of the last one comes.
+        let next = streams.open_sink(LeaseId(1), 1);
+        sink.send_piece(&text("late"));
+        next.send_piece(&text("b"));
+        let piece = again.next_piece().await.unwrap();
+        assert_eq!((piece.request, piece.number), (1, 0));
+        assert_eq!(piece.text, text("b"));
     }
 }

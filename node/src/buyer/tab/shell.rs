@@ -37,6 +37,9 @@ use souk_network::content::inline_contents::{MessageWithContents, TO_PROVIDER_BY
 /// Messages that can wait on the stream, each way.
 const MESSAGES_MAX: usize = 64;
 
+/// How long after the stream of an answer's pieces broke the tab follows them again.
+const FOLLOW_AGAIN_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// How long the last messages of a tab can take.
 const PARTING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
@@ -46,6 +49,7 @@ enum TabInput {
     Asked(Option<AskedText>),
     Incoming(StreamMessage),
     Piece(Option<Piece>),
+    FollowAgain,
     ReaderGone,
     EffectEnded(Ticket, TabAnswer),
     Counted(Ticket, Result<(TextAnswer, ContentId), AnswerLack>),
@@ -56,6 +60,7 @@ enum TabInput {
 enum Outcome {
     Answer(Ticket, TabAnswer),
     Fetched(Ticket, Result<(TextAnswer, ContentId), AnswerLack>),
+    FollowAgain,
 }
 
 /// The task of one tab.
@@ -201,6 +206,7 @@ impl TabShell {
             Some(done) = self.effects.join_next() => match done {
                 Ok(Outcome::Answer(ticket, answer)) => TabInput::EffectEnded(ticket, answer),
                 Ok(Outcome::Fetched(ticket, fetched)) => TabInput::Counted(ticket, fetched),
+                Ok(Outcome::FollowAgain) => TabInput::FollowAgain,
                 Err(error) if error.is_panic() => {
                     std::panic::resume_unwind(error.into_panic())
                 }
@@ -242,7 +248,18 @@ impl TabShell {
             }
             TabInput::Piece(Some(piece)) => self.on_piece(piece),
             TabInput::Piece(None) => {
-                self.pieces = None;
+                (self.pieces, self.stops) = (None, None);
+                self.effects.spawn(async {
+                    tokio::time::sleep(FOLLOW_AGAIN_AFTER).await;
+                    Outcome::FollowAgain
+                });
+                None
+            }
+            TabInput::FollowAgain => {
+                // Whoever talks on the lease's own stream has text to show.
+                if self.say.is_some() && self.incoming.is_some() {
+                    self.follow_pieces();
+                }
                 None
             }
             TabInput::ReaderGone => {
@@ -297,23 +314,7 @@ impl TabShell {
         if !is_of_it || piece.text.is_empty() {
             return None;
         }
-        // What is too long for an answer is none, and the whole one will show it.
-        open.has_gap |= piece.number != open.next_piece
-            || open.streamed.byte_length() > open.asked.request.answer_bytes_max();
-        if !open.has_gap {
-            let sent = open
-                .asked
-                .events
-                .try_send(TextEvent::Piece(piece.text.clone()));
-            match sent {
-                Ok(()) => {
-                    open.next_piece += 1;
-                    open.streamed.push(&piece.text);
-                }
-                // The reader is slow: it gets the rest with the whole answer.
-                Err(_) => open.has_gap = true,
-            }
-        }
+        open.take_piece(&piece);
         // A piece after a gap shows too that the provider is not silent.
         let streamed = open.count_streamed();
         Some(TabEvent::TextArrived { streamed })

@@ -193,12 +193,12 @@ impl Provider {
         let Ok(Ok(FollowerMessage::Follow(lease))) = timeout(OPENING_TIMEOUT, opening).await else {
             return Ok(());
         };
-        let Some(mut pieces) = self.pieces.follow_tab(lease, account) else {
+        let Some(mut follower) = self.pieces.follow_tab(lease, account) else {
             return Ok(());
         };
         let (mut reader, mut writer) = stream.split();
         let sending = async {
-            while let Some(piece) = pieces.recv().await {
+            while let Some(piece) = follower.next_piece().await {
                 wire::send(&mut writer, &piece).await?;
             }
             Ok(())
