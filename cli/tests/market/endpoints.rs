@@ -12,6 +12,7 @@ use crate::chats::Server;
 use crate::common::Market;
 use crate::http::asked;
 use crate::seller::{Seller, until};
+use crate::text_keys;
 
 pub const MODEL: &str = "qwen/qwen3-8b";
 
@@ -425,7 +426,7 @@ fn a_request_that_a_cheap_engine_refuses_is_answered_by_another() {
 }
 
 #[test]
-fn text_that_no_reader_sees_is_no_part_of_the_usage() {
+fn text_that_no_reader_sees_is_in_the_cost_alone() {
     let market = Market::up();
     let engines = [Manner::Breaks, Manner::Anew, Manner::Well].map(Engine::start);
     let names = ["breaking", "anew", "well"];
@@ -434,11 +435,17 @@ fn text_that_no_reader_sees_is_no_part_of_the_usage() {
         .map(|(name, engine)| sell(&market, name, engine, "0.1"))
         .collect();
     let server = Server::run(&market, &[]);
-    let answer = ask(&server, &json!({ "provider": { "order": names } })).of(200);
+    let client = text_keys::with_key(&market, &server, "alice", &[]);
+    let rules = json!({ "provider": { "order": names } });
+    let answer = text_keys::question(&client, &rules).of(200);
     assert_eq!(engines.each_ref().map(|it| it.requests().len()), [1, 1, 1]);
     let text = PIECES.concat();
     assert_eq!(answer["choices"][0]["message"]["content"], text);
     assert_eq!(answer["usage"]["completion_tokens"], text.len().div_ceil(4));
+    // The cost has what each provider billed, as the key pays it.
+    let cost = answer["usage"]["cost"].as_f64().expect("credits") * 1e6;
+    let spent = text_keys::settled(&market, "alice")["spent"].clone();
+    assert_eq!(spent, json!(cost.round() as u64), "{answer}");
     drop(server);
     market.assert_escrow_returns();
 }

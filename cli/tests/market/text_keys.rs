@@ -14,7 +14,7 @@ use crate::seller::until;
 const WORST: u64 = (4 * 250 + 80 * 1_000) * 200 / 1_000_000 + 1;
 
 /// A client of a server with a new key.
-fn with_key(market: &Market, server: &Server, name: &str, terms: &[&str]) -> Client {
+pub fn with_key(market: &Market, server: &Server, name: &str, terms: &[&str]) -> Client {
     let issued = market.souk(&[&["openai", "key", "add", name], terms].concat());
     Client {
         address: server.client.address.clone(),
@@ -22,7 +22,7 @@ fn with_key(market: &Market, server: &Server, name: &str, terms: &[&str]) -> Cli
     }
 }
 
-fn question(client: &Client, more: &Value) -> Answer {
+pub fn question(client: &Client, more: &Value) -> Answer {
     let mut body = json!({
         "model": MODEL, "messages": [{ "role": "user", "content": "what is a market" }],
         "max_tokens": 40,
@@ -43,7 +43,7 @@ fn account(market: &Market, name: &str) -> Value {
 }
 
 /// The account of a key that has no open request.
-fn settled(market: &Market, name: &str) -> Value {
+pub fn settled(market: &Market, name: &str) -> Value {
     until("no request is open", || {
         micro(&account(market, name)["held"]) == 0
     });

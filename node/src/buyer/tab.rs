@@ -18,10 +18,10 @@ use souk_roles::tokens::counting::TokenCount;
 use souk_roles::tokens::router::TabPurchase;
 use souk_roles::tokens::tab::{TabFailure, TabOutcome, TabSpec};
 use souk_roles::tokens::text::{AnswerText, TextAnswer, TextRequest};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
-use super::text_keys::TextBill;
+use super::text_keys::{BillSender, PendingBill};
 use super::transcripts::TabLog;
 use super::{Buyer, draw_job};
 use shell::TabShell;
@@ -67,7 +67,7 @@ struct AskedText {
     /// The request in the store, until it has an answer.
     body: Arc<HeldContent>,
     events: mpsc::Sender<TextEvent>,
-    bill: oneshot::Sender<TextBill>,
+    bill: BillSender,
 }
 
 /// The answer that a tab was asked for.
@@ -76,7 +76,7 @@ pub struct AskedAnswer {
     /// Its events. Dropping them stops the provider.
     pub events: mpsc::Receiver<TextEvent>,
     /// What it costs, once it is over, even if nobody reads it to its end.
-    pub bill: oneshot::Receiver<TextBill>,
+    pub bill: PendingBill,
 }
 
 impl StoredRequest {
@@ -98,7 +98,7 @@ impl StoredRequest {
 impl AskedText {
     fn new(stored: &StoredRequest) -> (AskedText, AskedAnswer) {
         let (events, answer) = mpsc::channel(EVENTS_MAX);
-        let (bill, billed) = oneshot::channel();
+        let (bill, billed) = PendingBill::channel();
         let asked = AskedText {
             request: stored.request.clone(),
             body: stored.body.clone(),

@@ -33,7 +33,7 @@ pub use souk_roles::tokens::keys::{
     ModelPattern, REQUESTS_AT_ONCE,
 };
 
-pub use request::{CoverError, KeyedRequest, TextBill};
+pub use request::{BillSender, CoverError, KeyedRequest, PendingBill, TextBill};
 pub use terms_file::{IssueError, NewKey, issue_key, read_terms, revoke_key};
 
 /// The file of what keys have spent, relative to the folder of the market.

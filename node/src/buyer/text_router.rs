@@ -25,11 +25,11 @@ use souk_roles::tokens::router::{
     TabPurchase,
 };
 use souk_roles::tokens::text::TextRequest;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::Buyer;
-use super::tab::{StoredRequest, Tab, TabOwner, TextEvent};
+use super::tab::{AskedAnswer, StoredRequest, Tab, TabOwner};
 use super::text_keys::KeyedRequest;
 use super::transcripts::{TabLog, TabTranscript, TranscriptFolder};
 use souk_folder::clock::CoreClock;
@@ -88,7 +88,7 @@ struct OpenRequest {
     /// The most that tokens cost.
     rates: TokenRates,
     request: TextRequest,
-    events: mpsc::Receiver<TextEvent>,
+    answer: AskedAnswer,
     began: Micros,
 }
 
@@ -345,11 +345,12 @@ impl TextRouter {
         };
         let (provider, rates) = (open.tab.provider_cell(), open.rates);
         core.on_tab_used(id, route);
+        cover.wanted.note_sent(rates, &asked);
         let open = OpenRequest {
             tab: id,
             provider,
             rates,
-            events: cover.wanted.note_sent(rates, asked),
+            answer: asked,
             request: cover.wanted.stored.request.clone(),
             began: now,
         };
@@ -409,12 +410,13 @@ impl TextRouter {
             // Who waits for a tab that does not come looks at the book now.
             router.freed.notify_waiters();
         });
+        wanted.note_sent(rates, &asked);
         Ok(OpenRequest {
             tab: id,
             provider,
             rates,
             request: wanted.stored.request.clone(),
-            events: wanted.note_sent(rates, asked),
+            answer: asked,
             began: self.clock.now().tick,
         })
     }

@@ -106,7 +106,7 @@ impl OpenText {
             None => TextBill::default(),
             Some(rates) => TextBill::at_rates(rates, self.count_streamed()),
         };
-        let _ = self.asked.bill.send(bill);
+        self.asked.bill.send(bill);
         let failed = TextEvent::Failed(failure);
         let _ = self.asked.events.try_send(failed);
     }
@@ -123,7 +123,7 @@ impl OpenText {
             count: *count,
             cost: bill.cost,
         }));
-        let _ = self.asked.bill.send(bill);
+        self.asked.bill.send(bill);
         let events = self.asked.events;
         // A reader that left or sleeps must not hold the tab up.
         tokio::spawn(async move {

@@ -5,8 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use souk_market::Credits;
 use souk_roles::tokens::counting::{TokenCount, TokenRates};
 use souk_roles::tokens::keys::{KeyRefusal, KeyedRequestId};
-use tokio::sync::oneshot;
-use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::watch;
 
 use super::TextKeys;
 
@@ -18,6 +17,14 @@ pub struct TextBill {
     /// Their price.
     pub cost: Credits,
 }
+
+/// Sends the bill for a part.
+#[derive(Debug)]
+pub struct BillSender(watch::Sender<Option<TextBill>>);
+
+/// The bill for a part, once the part is over. Clones wait for the same bill.
+#[derive(Clone, Debug)]
+pub struct PendingBill(watch::Receiver<Option<TextBill>>);
 
 /// A request that a key pays for. When it is dropped, the key is charged once all its parts are
 /// billed.
@@ -40,7 +47,7 @@ struct Part {
 
 #[derive(Debug)]
 enum BillState {
-    Open(oneshot::Receiver<TextBill>),
+    Open(PendingBill),
     Billed(TextBill),
 }
 
@@ -109,7 +116,7 @@ impl KeyedRequest {
     }
 
     /// Notes a part that was sent, which [`Self::cover`] has covered.
-    pub fn on_sent(&self, worst: TextBill, bill: oneshot::Receiver<TextBill>) {
+    pub fn on_sent(&self, worst: TextBill, bill: PendingBill) {
         let bill = BillState::Open(bill);
         self.lock_parts().push(Part { worst, bill });
     }
@@ -133,11 +140,39 @@ impl Part {
         let BillState::Open(bill) = &mut self.bill else {
             return;
         };
-        self.bill = match bill.try_recv() {
-            Ok(bill) => BillState::Billed(bill),
-            Err(TryRecvError::Closed) => BillState::Billed(self.worst),
-            Err(TryRecvError::Empty) => return,
-        };
+        if let Some(bill) = bill.find_bill() {
+            self.bill = BillState::Billed(bill.unwrap_or(self.worst));
+        }
+    }
+}
+
+impl BillSender {
+    /// Sends the bill, which nobody may want.
+    pub fn send(self, bill: TextBill) {
+        self.0.send_replace(Some(bill));
+    }
+}
+
+impl PendingBill {
+    /// Returns the sender of a bill, and the bill.
+    #[must_use]
+    pub fn channel() -> (BillSender, PendingBill) {
+        let (sender, bill) = watch::channel(None);
+        (BillSender(sender), PendingBill(bill))
+    }
+
+    /// Returns the bill if the part is over, or that there will be none; none if it goes on.
+    fn find_bill(&self) -> Option<Option<TextBill>> {
+        // Perhaps the bill comes between the two looks.
+        let is_over = self.0.has_changed().is_err();
+        let bill = *self.0.borrow();
+        (bill.is_some() || is_over).then_some(bill)
+    }
+
+    /// Waits until the part is over. Returns none if there is no bill.
+    pub async fn wait(&mut self) -> Option<TextBill> {
+        let bill = self.0.wait_for(Option::is_some).await;
+        bill.ok().and_then(|bill| *bill)
     }
 }
 
@@ -171,7 +206,7 @@ impl Drop for KeyedRequest {
             let mut parts = parts;
             for part in &mut parts {
                 if let BillState::Open(bill) = &mut part.bill {
-                    part.bill = BillState::Billed(bill.await.unwrap_or(part.worst));
+                    part.bill = BillState::Billed(bill.wait().await.unwrap_or(part.worst));
                 }
             }
             charge(&keys, id, &parts);

@@ -62,10 +62,10 @@ fn spent(folder: &Path) -> (Credits, Credits) {
 async fn spend(keys: &TextKeys, key: KeyId, worst: u64, cost: u64) -> Option<()> {
     let keyed = keys.admit(key, &request()).ok()?;
     keyed.cover(Credits(worst)).await.ok()?;
-    let (billed, answer) = oneshot::channel();
+    let (billed, answer) = PendingBill::channel();
     keyed.on_sent(bill(worst), answer);
     tokio::task::yield_now().await;
-    billed.send(bill(cost)).unwrap();
+    billed.send(bill(cost));
     Some(())
 }
 
@@ -125,7 +125,7 @@ async fn a_request_pays_for_all_its_parts_and_the_unused_rest_is_free_again() {
     let keys = TextKeys::open(folder.path(), LogClock::default()).unwrap();
     let keyed = keys.admit(terms.id(), &request()).unwrap();
     keyed.cover(Credits(60)).await.unwrap();
-    let (billed, answer) = oneshot::channel();
+    let (billed, answer) = PendingBill::channel();
     keyed.on_sent(bill(60), answer);
     // As long as the first part is not billed, the second one finds only the rest.
     let refused = keyed.cover(Credits(50)).await.unwrap_err();
@@ -139,18 +139,18 @@ async fn a_request_pays_for_all_its_parts_and_the_unused_rest_is_free_again() {
         ),
         "{refused}"
     );
-    billed.send(bill(20)).unwrap();
+    billed.send(bill(20));
     keyed.cover(Credits(50)).await.unwrap();
     assert_eq!(spent(folder.path()), (Credits(0), Credits(70)));
     // The task of the second part panics before the reader leaves, and that of another request's
     // part after it.
-    let (billed, answer) = oneshot::channel();
+    let (billed, answer) = PendingBill::channel();
     keyed.on_sent(bill(50), answer);
     drop(billed);
     drop(keyed);
     let other = keys.admit(terms.id(), &request()).unwrap();
     other.cover(Credits(25)).await.unwrap();
-    let (billed, answer) = oneshot::channel();
+    let (billed, answer) = PendingBill::channel();
     other.on_sent(bill(25), answer);
     drop(other);
     drop(billed);
@@ -206,13 +206,13 @@ async fn a_request_is_open_until_it_is_billed() {
     let keys = TextKeys::open(folder.path(), LogClock::default()).unwrap();
     let first = keys.admit(terms.id(), &request()).unwrap();
     first.cover(Credits(9)).await.unwrap();
-    let (sender, billed) = oneshot::channel();
+    let (sender, billed) = PendingBill::channel();
     first.on_sent(bill(9), billed);
     // Its reader has left, and the engine still answers.
     drop(first);
     let refused = keys.admit(terms.id(), &request()).unwrap_err();
     assert_eq!(refused, KeyRefusal::AtOnce { most: 1 });
-    sender.send(bill(3)).unwrap();
+    sender.send(bill(3));
     let mut open = keys.0.open.subscribe();
     open.wait_for(|open| *open == 0).await.unwrap();
     keys.admit(terms.id(), &request()).unwrap();

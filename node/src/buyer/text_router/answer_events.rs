@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use souk_market::{AccountKey, Credits};
 use souk_roles::clock::Micros;
@@ -10,12 +11,13 @@ use souk_roles::tokens::router::{Route, RouteFailure};
 use souk_roles::tokens::seam::{Seam, SeamStep};
 use souk_roles::tokens::tab::TabFailure;
 use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
+use tokio::time::Instant;
 
 use super::error::{AnswerFault, TextRouterError};
 use super::key_cover::WantedPart;
 use super::{OpenRequest, REST_WAIT, SLOT_WAIT, TextRouter};
 use crate::buyer::tab::{FinishedText, StoredRequest, TextEvent};
-use crate::buyer::text_keys::KeyedRequest;
+use crate::buyer::text_keys::{KeyedRequest, PendingBill};
 
 /// What happens to an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +26,17 @@ pub enum AnswerEvent {
     Piece(AnswerText),
     /// The answer is whole. Its text is that of all pieces, and its cost that of all providers.
     Done(Box<FinishedText>),
+}
+
+/// How long the end of an answer waits for the bills of the providers that were left before. A
+/// provider that was stopped bills after it heard of that.
+const BILL_WAIT: Duration = Duration::from_millis(200);
+
+/// The part of a provider that did not end the answer.
+struct LeftPart {
+    bill: PendingBill,
+    /// What it costs if the bill does not come in time.
+    estimate: Credits,
 }
 
 /// The receiving end of an answer. Dropping it stops the provider.
@@ -43,8 +56,8 @@ pub struct AnswerEvents {
     ready: VecDeque<AnswerEvent>,
     /// All text that was returned or is ready.
     text: AnswerText,
-    /// What all providers so far delivered costs, also if it was not shown.
-    cost: Credits,
+    /// The parts of the providers that did not end the answer.
+    left: Vec<LeftPart>,
     first_provider: Option<AccountKey>,
     /// The last refusal or empty answer, which is the answer if nobody gives another one.
     without_text: Option<Box<FinishedText>>,
@@ -69,7 +82,7 @@ impl AnswerEvents {
             seam: None,
             ready: VecDeque::new(),
             text: AnswerText::default(),
-            cost: Credits(0),
+            left: Vec::new(),
             first_provider: None,
             without_text: None,
         };
@@ -91,21 +104,24 @@ impl AnswerEvents {
     /// When the answer broke off, and no other provider could go on with it.
     pub async fn next(&mut self) -> Result<AnswerEvent, TextRouterError> {
         loop {
+            if let Some(AnswerEvent::Done(_)) = self.ready.front() {
+                self.add_left_parts().await;
+            }
             if let Some(event) = self.ready.pop_front() {
                 return Ok(event);
             }
-            let taken = match self.open.events.recv().await {
-                Some(TextEvent::Piece(piece)) => self.take_piece(piece).map_err(|it| (it, None)),
+            let taken = match self.open.answer.events.recv().await {
+                Some(TextEvent::Piece(piece)) => self.take_piece(piece),
                 Some(TextEvent::Done(done)) => self.take_end(&done),
-                Some(TextEvent::Failed(failure)) => Err((failure.into(), None)),
-                None if self.own.is_empty() => Err((TabFailure::Closing.into(), None)),
+                Some(TextEvent::Failed(failure)) => Err(failure.into()),
+                None if self.own.is_empty() => Err(TabFailure::Closing.into()),
                 None => {
                     let why = "the end of the answer was lost".to_owned();
-                    Err((AnswerFault::Engine(why), None))
+                    Err(AnswerFault::Engine(why))
                 }
             };
-            if let Err((fault, delivered)) = taken {
-                self.go_on(fault, delivered).await?;
+            if let Err(fault) = taken {
+                self.go_on(fault).await?;
             }
         }
     }
@@ -166,9 +182,8 @@ impl AnswerEvents {
         }
     }
 
-    /// Takes the end of the open tab's answer: that of the whole answer, or a fault and what was
-    /// delivered until then costs.
-    fn take_end(&mut self, done: &FinishedText) -> Result<(), (AnswerFault, Option<Credits>)> {
+    /// Takes the end of the open tab's answer: that of the whole answer, or a fault.
+    fn take_end(&mut self, done: &FinishedText) -> Result<(), AnswerFault> {
         let message = || done.answer.message.clone();
         let fault = match done.answer.finish {
             Finish::Busy => Some(AnswerFault::Busy(message())),
@@ -189,7 +204,7 @@ impl AnswerEvents {
             if fault.to_failure() == Some(RouteFailure::Refused) {
                 self.without_text = Some(Box::new(done.clone()));
             }
-            return Err((fault, Some(done.cost)));
+            return Err(fault);
         }
         if let Some(mut seam) = self.seam.take() {
             self.pass_piece(AnswerText {
@@ -206,16 +221,28 @@ impl AnswerEvents {
             let core = &mut state.core;
             core.on_answered(now, &self.route, *provider, done.count.output, took);
         }
-        self.add_cost(done.cost);
-        self.end_with(done.answer.finish, message(), done.count);
+        self.end_with(done.answer.finish, message(), (done.count, done.cost));
         Ok(())
     }
 
-    fn add_cost(&mut self, cost: Credits) {
-        self.cost = Credits(self.cost.0.saturating_add(cost.0));
+    /// Adds what the parts cost that other providers delivered, also if they were not shown, to the
+    /// end of the answer.
+    async fn add_left_parts(&mut self) {
+        let until = Instant::now() + BILL_WAIT;
+        let mut left = Credits(0);
+        for part in &mut self.left {
+            let bill = tokio::time::timeout_at(until, part.bill.wait()).await;
+            let cost = bill.ok().flatten().map_or(part.estimate, |bill| bill.cost);
+            left = Credits(left.0.saturating_add(cost.0));
+        }
+        self.left.clear();
+        if let Some(AnswerEvent::Done(done)) = self.ready.front_mut() {
+            done.cost = Credits(done.cost.0.saturating_add(left.0));
+        }
     }
 
-    fn end_with(&mut self, finish: Finish, message: String, last: TokenCount) {
+    /// Ends the answer. `last` has the tokens and the cost of the part that ended it.
+    fn end_with(&mut self, finish: Finish, message: String, (last, cost): (TokenCount, Credits)) {
         // The input of the other providers is in the cost alone.
         let (input, cached) = match self.text.is_empty() {
             true => (last.input, last.cached),
@@ -237,22 +264,21 @@ impl AnswerEvents {
                 cached,
                 ..self.text.count_for(&self.request, last)
             },
-            cost: self.cost,
+            cost,
         };
         self.ready.push_back(AnswerEvent::Done(Box::new(done)));
     }
 
     /// Sends the request, or the rest of it, to another provider.
-    async fn go_on(
-        &mut self,
-        fault: AnswerFault,
-        delivered: Option<Credits>,
-    ) -> Result<(), TextRouterError> {
+    async fn go_on(&mut self, fault: AnswerFault) -> Result<(), TextRouterError> {
         let Some(failure) = fault.to_failure() else {
             return self.give_up(fault, None);
         };
         let mut can_try = self.router.on_failed(&mut self.route, &self.open, failure);
-        self.add_cost(delivered.unwrap_or_else(|| self.estimate_delivered()));
+        self.left.push(LeftPart {
+            estimate: self.estimate_delivered(),
+            bill: self.open.answer.bill.clone(),
+        });
         tracing::info!(%fault, can_try, "an answer goes to another provider");
         let mut request = self.request.clone();
         if !self.text.is_empty() {
@@ -260,7 +286,7 @@ impl AnswerEvents {
                 Ok(Some(rest)) => rest,
                 Ok(None) => {
                     // The text has as many tokens as the answer may have.
-                    self.end_with(Finish::Length, String::new(), TokenCount::default());
+                    self.end_with(Finish::Length, String::new(), Default::default());
                     return Ok(());
                 }
                 Err(_) => return self.give_up(AnswerFault::Long, None),
@@ -332,7 +358,8 @@ impl AnswerEvents {
         let is_reason = rest.as_ref().is_none_or(|rest| !rest.is_of_buyer());
         match self.without_text.take().filter(|_| is_last && is_reason) {
             Some(done) => {
-                self.end_with(done.answer.finish, done.answer.message, done.count);
+                let FinishedText { answer, count, .. } = *done;
+                self.end_with(answer.finish, answer.message, (count, Credits(0)));
                 Ok(())
             }
             None => Err(self.to_error(fault, rest)),

@@ -3,10 +3,9 @@
 use souk_market::Credits;
 use souk_roles::tokens::counting::TokenRates;
 use souk_roles::tokens::router::Route;
-use tokio::sync::mpsc;
 
 use super::TextRouterError;
-use crate::buyer::tab::{AskedAnswer, StoredRequest, TextEvent};
+use crate::buyer::tab::{AskedAnswer, StoredRequest};
 use crate::buyer::text_keys::{CoverError, KeyedRequest, TextBill};
 
 /// How often offers that are too dear for a key are left out, until the request is refused.
@@ -36,12 +35,11 @@ impl WantedPart<'_> {
         TextBill::at_rates(rates, self.stored.request.count_max())
     }
 
-    /// Notes that a tab has taken the request, and returns the events of its answer.
-    pub fn note_sent(&self, rates: TokenRates, asked: AskedAnswer) -> mpsc::Receiver<TextEvent> {
+    /// Notes for the key that a tab has taken the request.
+    pub fn note_sent(&self, rates: TokenRates, asked: &AskedAnswer) {
         if let Some(key) = self.key {
-            key.on_sent(self.worst_bill(rates), asked.bill);
+            key.on_sent(self.worst_bill(rates), asked.bill.clone());
         }
-        asked.events
     }
 }
 
