@@ -40,7 +40,7 @@ pub mod value_labels;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use souk_folder::clock::unix_ms;
 use souk_folder::config::Traffic;
@@ -64,12 +64,13 @@ use crate::client::broker::{Broker, BrokerError};
 use crate::client::reach::{ReachError, connect_market};
 use crate::client::trader::Trader;
 use crate::lease_report::{LeaseReport, PeerTraffic};
+use job_ids::LastJobs;
 use job_priority::QueuedJob;
 use journal::JournalWriter;
 use link_estimates::LinkEstimates;
 use past_times::PastTimes;
 use planner::Planner;
-use shell::Shell;
+use shell::{HeldContents, Shell};
 use tab::LeaseFollower;
 
 pub use job_ids::draw_job;
@@ -95,8 +96,8 @@ pub struct Buyer {
     trader: Trader,
     network: Network,
     tensors: Tensors,
-    /// Each id under which this process bought leases for jobs.
-    jobs: Arc<Mutex<Vec<JobId>>>,
+    /// The last ids under which this process bought leases for jobs.
+    jobs: Arc<Mutex<LastJobs>>,
     /// The leases of open tabs.
     tab_leases: LeaseFollower,
     /// The folder in which jobs announce their demands until they have bought leases.
@@ -425,15 +426,18 @@ impl Buyer {
             return Err(failed(Reason::Journal(error.to_string())));
         }
         let broken = |error: &dyn std::fmt::Display| failed(Reason::Journal(error.to_string()));
-        for value in journal.read_values().map_err(|error| broken(&error))? {
-            let put = self.tensors.store().put_tensor(&value);
-            put.map_err(|error| failed(Reason::Memory(error.to_string())))?;
-        }
+        let mut kept = HeldContents::new(self.tensors.store().clone(), false);
+        let values = journal.read_values().map_err(|error| broken(&error))?;
+        let put = kept.put_values(&values);
+        put.map_err(|error| failed(Reason::Memory(error.to_string())))?;
+        drop(values);
         let planner = Planner::new(self, job, graph);
         let begin = |now| JobCore::resume(spec, past, now);
         let writer = Some(journal.start_writer());
         let shell = Shell::new(self, begin, planner, id, (submission, writer));
-        to_job_result(shell.run().await)
+        let ended = shell.run().await;
+        drop(kept);
+        to_job_result(ended)
     }
 
     /// Returns the specification of a job of `count` requests, with those of earlier lives.
@@ -467,8 +471,8 @@ impl Buyer {
         })
     }
 
-    /// Returns every lease that this process bought for jobs; closed ones as long as the market
-    /// keeps them. Tabs are not jobs: each looks for its own lease.
+    /// Returns the leases that this process bought for jobs, of the last 4,096 purchases; closed
+    /// ones as long as the market keeps them. Tabs are not jobs: each looks for its own lease.
     ///
     /// # Errors
     /// When no validator answers.
@@ -492,18 +496,16 @@ impl Buyer {
     }
 
     fn job_ids(&self) -> Vec<JobId> {
-        self.jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.lock_jobs().list()
     }
 
     /// Remembers an id; the caller must do so before the job buys leases under it.
     fn remember_job(&self, job: JobId) {
-        self.jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(job);
+        self.lock_jobs().push(job);
+    }
+
+    fn lock_jobs(&self) -> MutexGuard<'_, LastJobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -11,22 +11,34 @@ use std::sync::Arc;
 use souk_memory::{ContentId, HeldContent, Store, StoreError, Tensor};
 
 /// What a job holds in the store. Dropping it drops the contents.
-pub(super) struct HeldContents {
+pub(in crate::buyer) struct HeldContents {
     store: Arc<Store>,
     is_session: bool,
     by_request: BTreeMap<u32, Vec<HeldContent>>,
     /// What was fetched and belongs to no request yet. Several requests can have equal outputs.
     fetched: BTreeMap<ContentId, Vec<HeldContent>>,
+    /// The values that the job computed in an earlier life.
+    values: Vec<HeldContent>,
 }
 
 impl HeldContents {
-    pub(super) fn new(store: Arc<Store>, is_session: bool) -> HeldContents {
+    pub(in crate::buyer) fn new(store: Arc<Store>, is_session: bool) -> HeldContents {
         HeldContents {
             store,
             is_session,
             by_request: BTreeMap::new(),
             fetched: BTreeMap::new(),
+            values: Vec::new(),
         }
+    }
+
+    /// Stores values that the job computed in an earlier life.
+    pub(in crate::buyer) fn put_values(&mut self, values: &[Tensor]) -> Result<(), StoreError> {
+        for value in values {
+            self.values
+                .push(HeldContent::put(&self.store, value.to_blob())?);
+        }
+        Ok(())
     }
 
     /// Stores the inputs of a request.
@@ -113,6 +125,23 @@ mod tests {
         drop(held);
         let usage = store.usage();
         assert_eq!((usage.memory_items, usage.pinned_items), (0, 0));
+    }
+
+    #[test]
+    fn the_values_of_an_earlier_life_are_dropped_at_the_end_of_the_job() {
+        let store = Arc::new(Store::in_memory(STORE_BYTES));
+        let value = |byte: u8| Tensor::from_vec([ANSWER_BYTES], vec![byte; ANSWER_BYTES]).unwrap();
+        for _ in 0..3 {
+            let mut held = HeldContents::new(store.clone(), false);
+            held.put_values(&[value(1), value(2)]).unwrap();
+            assert!(store.contains(&value(1).id()) && store.contains(&value(2).id()));
+        }
+        assert_eq!(store.usage().memory_items, 0);
+        let mut held = HeldContents::new(store.clone(), false);
+        let many: Vec<Tensor> = (0..9).map(value).collect();
+        held.put_values(&many).unwrap_err();
+        drop(held);
+        assert_eq!(store.usage().memory_items, 0);
     }
 
     #[test]
