@@ -272,17 +272,19 @@ impl TextRouter {
             };
             match step {
                 RouteStep::Buy(purchase) => {
-                    if !self.looks.take_unit(route.model(), purchase.listing.order) {
-                        continue;
-                    }
-                    let bought = self.buy_tab(route, &purchase, wanted);
-                    let is_budget = matches!(bought, Err(TextRouterError::Budget { .. }));
+                    let error = match self.buy_tab(route, &purchase, wanted) {
+                        Ok(Some(open)) => return Ok(open),
+                        // Another request bought the last unit of this look.
+                        Ok(None) => continue,
+                        Err(error) => error,
+                    };
+                    let is_budget = matches!(error, TextRouterError::Budget { .. });
                     let has_tab = self.lock_state().core.has_tab(route.model());
                     if !(is_budget && has_tab && Instant::now() < deadline) {
-                        return match wanted.key {
-                            Some(_) => bought.map_err(TextRouterError::hide_budget),
-                            None => bought,
-                        };
+                        return Err(match wanted.key {
+                            Some(_) => error.hide_budget(),
+                            None => error,
+                        });
                     }
                     // A tab that this buyer pays already is free in a moment.
                     let _ = tokio::time::timeout(BOOK_PERIOD, freed).await;
@@ -357,16 +359,21 @@ impl TextRouter {
         PlannedStep::Sent(Box::new(open))
     }
 
-    /// Buys a tab for a request.
+    /// Buys a tab for a request; none if other requests bought all units of the ask that a look at
+    /// the book showed.
     fn buy_tab(
         &self,
         route: &Route,
         purchase: &TabPurchase,
         wanted: WantedPart<'_>,
-    ) -> Result<OpenRequest, TextRouterError> {
+    ) -> Result<Option<OpenRequest>, TextRouterError> {
         let listing = &purchase.listing;
         let worst = route.time_max(TokenRates::from(listing));
         let (duration, escrow) = self.reserve_escrow(listing, worst)?;
+        if !self.looks.take_unit(route.model(), listing.order) {
+            self.lock_state().spending.release(escrow);
+            return Ok(None);
+        }
         let log = self.transcripts.as_ref().map(|_| TabLog::default());
         let owner = TabOwner {
             freed: self.freed.clone(),
@@ -411,14 +418,14 @@ impl TextRouter {
             router.freed.notify_waiters();
         });
         wanted.note_sent(rates, &asked);
-        Ok(OpenRequest {
+        Ok(Some(OpenRequest {
             tab: id,
             provider,
             rates,
             request: wanted.stored.request.clone(),
             answer: asked,
             began: self.clock.now().tick,
-        })
+        }))
     }
 
     /// Keeps the texts of a tab that ended.
