@@ -21,6 +21,9 @@ use crate::clock::Micros;
 /// The most requests of one lease under way at a time.
 pub const WINDOW_MAX: u32 = 64;
 
+/// The greatest number of a request: after each, another number can follow.
+pub const REQUEST_NUMBER_MAX: u32 = u32::MAX - 1;
+
 /// The longest opening in bytes, with room for the names of some ten thousands of weights.
 pub const OPENING_BYTES_MAX: usize = 4 << 20;
 
@@ -173,7 +176,7 @@ pub struct Output {
 /// One request: the buyer's inputs for the parts of the lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Its number in the job, from 0.
+    /// Its number in the job, from 0 to [`REQUEST_NUMBER_MAX`].
     pub number: u32,
     /// The sequence that it is a step of, from 0. The requests of one sequence run one after the
     /// other.
@@ -485,9 +488,11 @@ impl Start {
     }
 
     /// Returns the number of fed inputs that a request omits; none if it lacks another input, names
-    /// an unknown one, or belongs to no sequence.
+    /// an unknown one, belongs to no sequence, or has a number that none can follow.
     fn left_out(&self, request: &Request) -> Option<usize> {
-        if request.inputs.len() > THINGS_MAX || request.sequence >= self.sequences.max(1) {
+        let is_numbered = request.number <= REQUEST_NUMBER_MAX;
+        let is_of_sequence = request.sequence < self.sequences.max(1);
+        if request.inputs.len() > THINGS_MAX || !is_numbered || !is_of_sequence {
             return None;
         }
         let asked: BTreeSet<&str> = self
@@ -667,6 +672,15 @@ mod tests {
         assert!(!start.is_complete_request(&less), "twice is not both");
         start.first.inputs.pop();
         assert!(!start.is_bounded(), "nothing comes before the first");
+    }
+
+    #[test]
+    fn a_request_whose_number_none_can_follow_is_refused() {
+        let mut start = start(1);
+        start.first.number = REQUEST_NUMBER_MAX;
+        assert!(start.is_bounded() && start.is_complete_request(&start.first));
+        start.first.number += 1;
+        assert!(!start.is_bounded() && !start.is_complete_request(&start.first));
     }
 
     #[test]

@@ -12,7 +12,9 @@ use souk_market::{AccountKey, LeaseId};
 use souk_memory::ContentId;
 
 use super::state_feedback::StateFeedback;
-use crate::lease::{Failure, Offer, OfferAnswer, Part, Request, Source, Start, WINDOW_MAX};
+use crate::lease::{
+    Failure, Offer, OfferAnswer, Part, REQUEST_NUMBER_MAX, Request, Source, Start, WINDOW_MAX,
+};
 
 /// The maker of a tensor.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -99,10 +101,12 @@ impl Requests {
         self.feedback.has_begun(request.sequence)
     }
 
-    /// Opens a request, for which there must be room.
+    /// Opens a request, for which there must be room and whose number another must be able to
+    /// follow: two open requests of one number would share their runs.
     pub(super) fn open_request(&mut self, request: &Request) {
         assert!(self.has_room(request), "it was looked at");
-        self.next = request.number.saturating_add(1);
+        assert!(request.number <= REQUEST_NUMBER_MAX, "it was looked at");
+        self.next = request.number + 1;
         self.count += 1;
         let given = request.inputs.iter().cloned().collect();
         let open = OpenRequest {

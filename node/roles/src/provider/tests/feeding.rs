@@ -4,7 +4,9 @@ use souk_market::{Lease, LeaseId, Term};
 use souk_memory::ContentId;
 
 use super::world::*;
-use crate::lease::{BuyerMessage, Feedback, Offer, OfferAnswer, Opening, Request, Source, Start};
+use crate::lease::{
+    BuyerMessage, Feedback, Offer, OfferAnswer, Opening, REQUEST_NUMBER_MAX, Request, Source, Start,
+};
 use crate::provider::{Action, StreamId};
 
 const YES: OfferAnswer = OfferAnswer::Yes;
@@ -330,6 +332,24 @@ fn the_first_request_of_a_sequence_brings_all_and_no_request_lacks_what_is_not_f
     world.settle();
     assert!(stalls(&world, stream), "w is not fed");
     assert_eq!(world.messages(stream).last().unwrap(), "finished");
+}
+
+#[test]
+fn two_requests_of_one_number_are_never_open_however_great_the_number_is() {
+    for last in [REQUEST_NUMBER_MAX, REQUEST_NUMBER_MAX + 1] {
+        let mut world = World::selling();
+        let (_, stream) = fed_here(&mut world);
+        next_whole(&mut world, stream, last, 1);
+        world.settle_but(is_run);
+        assert_eq!(stalls(&world, stream), last > REQUEST_NUMBER_MAX);
+        next_whole(&mut world, stream, last, 0);
+        world.settle();
+        assert!(stalls(&world, stream), "the number is not new");
+        assert_eq!(world.messages(stream).last().unwrap(), "finished");
+        world.sign(stream);
+        world.live(5_000);
+        world.assert_at_rest();
+    }
 }
 
 #[test]

@@ -87,6 +87,11 @@ fn kind() -> impl Strategy<Value = Kind> {
     ]
 }
 
+/// The number of a request: small, or one of the greatest there are.
+fn number() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => 0..6_u32, 1 => u32::MAX - 2..=u32::MAX]
+}
+
 fn happening() -> impl Strategy<Value = Happening> {
     use Happening::*;
     let any_lease = 0..8_usize;
@@ -94,7 +99,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => (any::<bool>(), 200..60_000_u64).prop_map(|(spot, millis)| Buy { spot, millis }),
         6 => (any_lease.clone(), kind(), any::<bool>(), 0..3_u8)
             .prop_map(|(lease, kind, last, priority)| Start { lease, kind, last, priority }),
-        12 => (0..16_usize, 0..8_u8, 0..6_u32)
+        12 => (0..16_usize, 0..8_u8, number())
             .prop_map(|(stream, word, number)| Say { stream, word, number }),
         2 => (0..16_usize).prop_map(|stream| Hang { stream }),
         2 => any_lease.clone().prop_map(|lease| Resume { lease }),
