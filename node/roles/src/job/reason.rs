@@ -19,9 +19,6 @@ pub enum Reason {
     /// The market was unreachable.
     #[error("{0}")]
     Unreachable(String),
-    /// The market refused to end or settle a lease.
-    #[error("the market refused: {0}")]
-    MarketRefused(Refusal),
     /// The book changed and no longer has matching asks.
     #[error("the leases could not be bought: {0}")]
     Unsold(Refusal),
@@ -186,7 +183,10 @@ pub enum Objection {
     /// It is not valid by itself.
     #[error(transparent)]
     Fault(#[from] ReceiptFault),
-    /// Its lease, job, parties or price differ from the purchase.
+    /// The market does not settle it.
+    #[error("the market refuses it: {0}")]
+    Market(Refusal),
+    /// One of its terms differs from the purchase.
     #[error("its {0} differs from the purchase")]
     Terms(Term),
     /// It bills more device time than the buyer saw it have work for.
@@ -256,6 +256,9 @@ pub enum Term {
     Buyer,
     Provider,
     Price,
+    Class,
+    Model,
+    IdlePart,
     Graph,
     Tokens,
 }
@@ -269,6 +272,9 @@ impl fmt::Display for Term {
             Term::Buyer => "buyer",
             Term::Provider => "provider",
             Term::Price => "price",
+            Term::Class => "class",
+            Term::Model => "device model",
+            Term::IdlePart => "price of idle time",
             Term::Graph => "graph",
             Term::Tokens => "count of tokens",
         })
@@ -363,7 +369,6 @@ impl Reason {
     pub fn code(&self) -> &'static str {
         match self {
             Reason::Unreachable(_) => "market_unreachable",
-            Reason::MarketRefused(_) => "market_refused",
             Reason::Unsold(_) => "unsold",
             Reason::Escrow { .. } => BUDGET,
             Reason::NoPlan(no_plan) => match no_plan.kind {

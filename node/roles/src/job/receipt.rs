@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use souk_market::{AccountKey, DeviceMicros, JobId, MarketId, Millis, Receipt, ReceiptBody};
+use souk_market::{
+    AccountKey, DeviceMicros, JobId, Listing, MarketId, Millis, Receipt, ReceiptBody,
+};
 use souk_memory::ContentId;
 
 use super::facts::Terms;
@@ -20,6 +22,8 @@ pub(super) struct Purchase<'a> {
     pub job: JobId,
     /// The terms of the lease.
     pub terms: &'a Terms,
+    /// The ask in the plan; the market can have sold another of its class at that price.
+    pub listing: &'a Listing,
     /// The latest moment of its end.
     pub ends: Millis,
     /// The most device time possible, by the buyer's observations.
@@ -48,7 +52,8 @@ impl Purchase<'_> {
     /// Returns the first objection.
     pub(super) fn check_receipt(&self, receipt: &Receipt) -> Result<(), Objection> {
         receipt.verify_provider()?;
-        let body = &receipt.body;
+        let (body, listing) = (&receipt.body, self.listing);
+        let is_other_ask = self.terms.ask != listing.order;
         let terms = [
             (Term::Market, body.market == self.market),
             (Term::Lease, body.lease == self.terms.lease),
@@ -56,6 +61,15 @@ impl Purchase<'_> {
             (Term::Buyer, body.buyer == self.buyer),
             (Term::Provider, body.provider == self.terms.provider),
             (Term::Price, body.price == self.terms.price),
+            (Term::Class, body.class == listing.class),
+            (
+                Term::Model,
+                is_other_ask || body.model == listing.resources.model,
+            ),
+            (
+                Term::IdlePart,
+                is_other_ask || body.idle_part == listing.idle,
+            ),
             (Term::Graph, self.is_graph(body)),
             (Term::Tokens, body.metered.is_none()),
         ];

@@ -12,7 +12,7 @@
 //!    answer is evidence for it (`weigh_evidence`). The core accepts the leg if answers confirm all
 //!    its outputs, and refuses it if they do not in time.
 //! 3. For each right leg the core signs the receipt once the journal has it, sends it to the
-//!    provider, and settles it in the market.
+//!    provider, and settles it in the market. A receipt that the market refuses counts as refused.
 //! 4. For each refused leg the core first records the refusal in the journal, then sends it to the
 //!    provider and disputes the lease in the market, so that a later usage note comes too late.
 //!
@@ -20,7 +20,7 @@
 
 use std::collections::BTreeSet;
 
-use souk_market::{Command, DeviceMicros, Lease, LeaseId, Millis};
+use souk_market::{Command, DeviceMicros, Lease, LeaseId, Millis, Refusal};
 use souk_memory::ContentId;
 
 use super::JobCore;
@@ -81,6 +81,7 @@ impl JobCore {
                 buyer: self.spec.account,
                 job: attempt_id(self.spec.job, n),
                 terms: &leg.terms,
+                listing: &attempt.plan.legs[place as usize].listing,
                 ends: leg.ends_at_most(),
                 payable: self.payable_time(Leg { attempt: n, place }),
                 failed_run: leg.failed_run,
@@ -158,8 +159,14 @@ impl JobCore {
     }
 
     /// Handles the market's answer to a settlement. The leg is none for a receipt that an earlier
-    /// process of this job signed.
+    /// process of this job signed. A settlement that fails costs the receipt and not the job, whose
+    /// results are here: a provider whose receipt the market refuses gets no payment, and if no
+    /// answer came, the provider has the signed receipt and settles it.
     pub(super) fn on_settled(&mut self, lease: LeaseId, leg: Option<Leg>, answer: Answer) {
+        let error = match answer {
+            Answer::Commanded(settled) => settled.err(),
+            other => return self.end_job(End::Failed(super::bidding::unreachable_reason(other))),
+        };
         if let Some(leg) = leg {
             let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
             assert_eq!(
@@ -167,21 +174,25 @@ impl JobCore {
                 Stage::Signing,
                 "the core settles only what it signed"
             );
-            state.stage = Stage::Settled;
             let provider = state.terms.provider;
-            self.paid.push(provider);
-        }
-        let reason = match answer {
-            Answer::Commanded(Ok(())) => return,
-            Answer::Commanded(Err(CommandError::Refused(refusal))) => {
-                Reason::MarketRefused(refusal)
+            match &error {
+                Some(CommandError::Refused(refusal)) if is_of_receipt(refusal) => {
+                    let objection = Objection::Market(refusal.clone());
+                    let reason = Reason::Receipt {
+                        provider,
+                        objection,
+                    };
+                    self.refuse_payment(leg, reason);
+                }
+                _ => {
+                    state.stage = Stage::Settled;
+                    self.paid.push(provider);
+                }
             }
-            Answer::Commanded(Err(CommandError::Unreachable(why))) => Reason::Unreachable(why),
-            other => super::bidding::unreachable_reason(other),
-        };
-        let why = reason.to_string();
-        self.report_event(JobEvent::NotCommanded { lease, why });
-        self.end_job(End::Failed(reason));
+        }
+        if let Some(error) = error {
+            self.on_commanded(lease, Answer::Commanded(Err(error)));
+        }
     }
 
     /// Refuses to pay for a leg, whose result must be here and unpaid. If the core has not disputed
@@ -191,8 +202,11 @@ impl JobCore {
         let attempt = self.attempt_mut(leg.attempt);
         attempt.failed.get_or_insert(reason);
         let state = &mut attempt.legs[leg.place as usize];
-        let is_known = matches!(state.stage, Stage::Finished | Stage::Doubted);
-        assert!(is_known, "the core refuses only an unpaid result");
+        let is_unpaid = matches!(
+            state.stage,
+            Stage::Finished | Stage::Doubted | Stage::Signing
+        );
+        assert!(is_unpaid, "the core refuses only an unpaid result");
         (state.stage, state.doubt) = (Stage::Refused, None);
         let is_disputed = state.is_disputed;
         self.timers.stop_timer(Timer::Decide(leg));
@@ -439,6 +453,21 @@ impl JobCore {
             self.refuse_doubtful_leg(leg);
         }
     }
+}
+
+/// Returns whether the market refuses a receipt because of its content, which the provider wrote.
+fn is_of_receipt(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::ReceiptBad { .. }
+            | Refusal::ReceiptMarket { .. }
+            | Refusal::ReceiptParties { .. }
+            | Refusal::ReceiptTerms { .. }
+            | Refusal::ReceiptPrice { .. }
+            | Refusal::ReceiptTokens { .. }
+            | Refusal::ReceiptOver { .. }
+            | Refusal::UsageOver { .. }
+    )
 }
 
 impl Pair {

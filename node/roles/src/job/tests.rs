@@ -5,8 +5,9 @@ mod world;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use souk_market::{Credits, LeaseState, Millis};
+use souk_market::{Credits, LeaseId, LeaseState, Millis, Refusal};
 
+use super::reason::Term;
 use super::running::RUN_ALLOWANCE;
 use super::*;
 use world::{Style, World, assert_refused, limits};
@@ -171,6 +172,47 @@ fn who_bills_what_there_was_not_is_refused_and_disputed() {
     let disputed: Vec<_> = leases.iter().filter(|it| is_disputed(it)).collect();
     assert_eq!(disputed.len(), 1);
     assert_refused(disputed[0]);
+}
+
+#[test]
+fn who_misstates_a_term_of_its_lease_is_refused_before_anything_is_signed() {
+    for term in [Term::Class, Term::Model, Term::IdlePart] {
+        for requests in [1, 20] {
+            let style = Style::Misstates(term);
+            let mut world = world(&[style, Style::Honest, Style::Honest], requests);
+            assert_done(&mut world, requests as usize);
+            assert_eq!(paid(&world), paid_of(&world), "what is signed is settled");
+            let reason = Objection::Terms(term).to_string();
+            let refused =
+                |fact: &Fact| matches!(fact, Fact::Refused { why, .. } if why.contains(&reason));
+            assert_eq!(world.facts(refused), 1);
+            assert_nothing_gained(&world, style);
+        }
+    }
+}
+
+#[test]
+fn a_receipt_that_the_market_refuses_costs_its_provider_the_pay_and_the_job_nothing() {
+    for requests in [1, 20] {
+        let mut world = world(&[Style::Honest; 3], requests);
+        let lease = LeaseId(1);
+        world.settlement_fault = Some(CommandError::Refused(Refusal::ReceiptTerms { lease }));
+        assert_done(&mut world, requests as usize);
+        assert_eq!(world.facts(|fact| matches!(fact, Fact::Refused { .. })), 1);
+        assert_eq!(world.facts(|fact| matches!(fact, Fact::Excluded { .. })), 1);
+        assert_eq!(paid(&world), paid_of(&world) - 1);
+    }
+}
+
+#[test]
+fn a_job_whose_results_are_here_is_done_though_no_answer_came_to_a_settlement() {
+    let mut world = world(&[Style::Honest; 3], 1);
+    let why = "no validator".to_owned();
+    world.settlement_fault = Some(CommandError::Unreachable(why));
+    assert_done(&mut world, 1);
+    let told = |event: &&JobEvent| matches!(event, JobEvent::NotCommanded { .. });
+    assert_eq!(world.events.iter().filter(told).count(), 1);
+    assert_eq!(world.facts(|fact| matches!(fact, Fact::Excluded { .. })), 0);
 }
 
 /// The leases of providers of a style.

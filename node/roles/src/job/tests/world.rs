@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use souk_market::{
-    Acceptance, AccountKey, Ask, Batch, BuyerFilter, CloseReason, Command, Credits, DeviceId,
+    Acceptance, AccountKey, Ask, Band, Batch, BuyerFilter, CloseReason, Command, Credits, DeviceId,
     DeviceMicros, Dtype, Exchange, Genesis, JobId, Lease, LeaseId, LeaseState, Limit, Listing,
     Millis, Name, Nonce, Permille, Price, Receipt, ReceiptBody, Refusal, Regions, Resources,
     SignedBatch, SigningKey, TimeInForce, Units, VerifiedBatch,
@@ -16,6 +16,7 @@ use crate::effect::{Effect, Ticket};
 use crate::job::plan::{
     NoPlan, NoPlanKind, PlanFeedback, PlanInput, PlanLeg, PlanOutput, PlanPart,
 };
+use crate::job::reason::Term;
 use crate::job::*;
 use crate::lease::{
     ALIVE_PERIOD, BuyerMessage, Contact, Failure, Offer, Opening, ProviderMessage, Request, Source,
@@ -40,6 +41,8 @@ pub enum Style {
     Overbills,
     /// It bills all the time of its lease.
     BillsAll,
+    /// Its receipt is false in one term of the lease.
+    Misstates(Term),
     /// It says that its inputs are at fault.
     BlamesInput,
     /// It is gone after so many messages, started again, and honest from then on.
@@ -138,6 +141,8 @@ pub struct World {
     pub refuse_answers_after: Option<usize>,
     /// The write that the disk does not take, counted from 0.
     pub fail_record: Option<u32>,
+    /// How the market answers the first settlement, if not as it should.
+    pub settlement_fault: Option<CommandError>,
     /// A provider that nobody finds.
     pub unknown: Option<usize>,
     /// The answer to the first gang is lost, and whether the gang was bought.
@@ -357,6 +362,7 @@ impl World {
             cancel_at: None,
             refuse_answers_after: None,
             fail_record: None,
+            settlement_fault: None,
             unknown: None,
             lose_answer_to_gang: None,
             gang_comes_after: None,
@@ -756,10 +762,11 @@ impl World {
                 leg,
                 message: BuyerMessage::Refused { .. },
             } => {
-                let lease = self.streams.get(leg).copied();
-                assert!(is_synced(
-                    &|fact| matches!(fact, Fact::Refused { lease: it, .. } if Some(*it) == lease)
-                ));
+                // Nothing arrives on a closed stream.
+                let lease = self.streams.get(leg);
+                assert!(lease.is_none_or(|lease| is_synced(
+                    &|fact| matches!(fact, Fact::Refused { lease: it, .. } if it == lease)
+                )));
             }
             _ => {}
         }
@@ -872,7 +879,11 @@ impl World {
                 Answer::Commanded(Err(CommandError::Unreachable(why)))
             }
             Action::Command(command) => {
-                Answer::from_command_result(self.command(account(BUYER), *command))
+                let is_settlement = matches!(*command, Command::Settle(_));
+                match self.settlement_fault.take_if(|_| is_settlement) {
+                    Some(fault) => Answer::Commanded(Err(fault)),
+                    None => Answer::from_command_result(self.command(account(BUYER), *command)),
+                }
             }
             Action::Fetch { id, holders, .. } => {
                 assert!(!holders.is_empty() && self.values.contains_key(&id));
@@ -1401,7 +1412,7 @@ impl World {
             ),
             _ => (Vec::new(), transcript(made).iter().map(theirs).collect()),
         };
-        let body = ReceiptBody {
+        let mut body = ReceiptBody {
             market: self.market.market(),
             lease,
             job: found.job,
@@ -1427,6 +1438,13 @@ impl World {
             started: Millis(1),
             finished: Millis(2),
         };
+        match self.styles[work.provider] {
+            Style::Misstates(Term::Class) => body.class.memory = Band(body.class.memory.0 + 1),
+            Style::Misstates(Term::Model) => body.model = "another".try_into().unwrap(),
+            Style::Misstates(Term::IdlePart) => body.idle_part = Permille(1_000),
+            Style::Misstates(term) => panic!("no style misstates the {term}"),
+            _ => {}
+        }
         let receipt = Receipt::new(body).sign_as_provider(&provider_key(work.provider));
         let outputs = work.made.iter();
         let outputs = outputs.map(|(n, made)| (*n, made.iter().flatten().cloned().collect()));

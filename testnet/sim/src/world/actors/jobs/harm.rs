@@ -170,7 +170,7 @@ impl World {
         let limits = &job.spec.limits;
         let is_limited = limits.budget.is_some() || limits.deadline.is_some() || limits.spot;
         let is_of_market = match reason {
-            Reason::Unreachable(_) | Reason::MarketRefused(_) | Reason::Unsold(_) => true,
+            Reason::Unreachable(_) | Reason::Unsold(_) => true,
             Reason::NoPlan(why) => why.kind != NoPlanKind::Other,
             _ => false,
         };
