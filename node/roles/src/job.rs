@@ -28,7 +28,6 @@ pub mod event;
 mod extending;
 pub mod facts;
 mod judging;
-mod lease_span;
 mod limiting;
 mod lineage;
 mod money;

@@ -397,9 +397,9 @@ fn is_signed(body: &ReceiptBody, honest: &ReceiptBody) -> bool {
         ..honest.clone()
     };
     let seen = Millis(honest.usage.0 / 1_000);
-    let is_bounded =
-        body.usage <= payable_usage(seen) && body.billable_usage() <= payable_usage(seen);
-    *body == known && is_bounded && body.check_body().is_ok()
+    // The device had work all the time, so idle time counts as much as use.
+    let held = DeviceMicros(body.usage.0.saturating_add(body.idle.0));
+    *body == known && held <= payable_usage(seen) && body.check_body().is_ok()
 }
 
 /// Plays a buyer with new keys that refuses, stays silent, and settles a thousandth of a credit, a

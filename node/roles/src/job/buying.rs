@@ -401,11 +401,7 @@ impl JobCore {
             .map(|it| (it.lease, Spending::from_held(it.escrow)));
         self.costs.extend(held);
         let providers = terms.iter().map(|terms| terms.provider).collect();
-        let mut attempt = Attempt::new(purpose, plan, terms);
-        for leg in &mut attempt.legs {
-            leg.span.sold_at = Some(self.now.tick);
-        }
-        self.attempts.insert(n, attempt);
+        self.attempts.insert(n, Attempt::new(purpose, plan, terms));
         self.request_effect(Action::Find { providers }, Wait::Find(n));
     }
 

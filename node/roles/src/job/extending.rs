@@ -14,7 +14,7 @@ use super::event::{Answer, Leg};
 use super::running::time_until;
 use super::state::{Attempt, Judging, LegState, Stage, Wait};
 use super::timer::Timer;
-use crate::clock::{Micros, Now};
+use crate::clock::Micros;
 
 /// When an attempt is checked, warns its caller, sends its last request, and stops waiting for
 /// answers: in thirtieths of the rest of its leases.
@@ -109,7 +109,7 @@ impl JobCore {
             let legs = self.attempts.get_mut(&n).into_iter();
             let mut legs = legs.flat_map(|attempt| &mut attempt.legs);
             if let Some(leg) = legs.find(|leg| leg.terms.lease == lease) {
-                leg.span.asked_until = leg.span.asked_until.max(until);
+                leg.asked_until = leg.asked_until.max(until);
             }
             self.submit_command(Command::Extend { lease, by }, Wait::Extend(lease));
         }
@@ -144,14 +144,7 @@ impl JobCore {
 impl LegState {
     /// Returns the latest possible end of the lease, as far as its buyer can know.
     pub(super) fn ends_at_most(&self) -> Millis {
-        self.terms.deadline.max(self.span.asked_until)
-    }
-
-    /// Returns the longest time that its device can have been held: the log's clock is an estimate
-    /// and can go back.
-    pub(super) fn held_at(&self, now: Now) -> Millis {
-        let by_log = now.log.saturating_since(self.terms.start);
-        by_log.max(self.span.held_at(now.tick))
+        self.terms.deadline.max(self.asked_until)
     }
 }
 

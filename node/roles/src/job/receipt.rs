@@ -28,6 +28,8 @@ pub(super) struct Purchase<'a> {
     pub ends: Millis,
     /// The most device time possible, by the buyer's observations.
     pub payable: Micros,
+    /// The most device time possible with that in which the provider waited for requests.
+    pub holdable: Micros,
     /// The planned time of a run without outputs because its inputs are at fault.
     pub failed_run: Micros,
     /// The work sent to its provider.
@@ -80,6 +82,7 @@ impl Purchase<'_> {
         let possible = DeviceMicros::from_units(self.terms.quantity, span);
         let possible = possible.min(DeviceMicros(self.payable.0));
         check_usage(body, possible, DeviceMicros(self.failed_run.0))?;
+        check_idle(body, self.start.last, DeviceMicros(self.holdable.0))?;
         check_speed(body, self.start)?;
         if self.start.sequences > 0 {
             return check_transcript(body, &self.reported_outputs, &self.served);
@@ -142,15 +145,13 @@ fn check_usage(
     Ok(())
 }
 
-/// Checks that a receipt bills, used or idle, no more than the time for which the buyer held the
-/// device.
-pub(super) fn check_held(body: &ReceiptBody, held: DeviceMicros) -> Result<(), Objection> {
+/// Checks that a receipt bills idle time only where requests could follow the first, and, used or
+/// idle, no more than the time in which the provider had requests or waited for one.
+fn check_idle(body: &ReceiptBody, is_last: bool, held: DeviceMicros) -> Result<(), Objection> {
     let billed = DeviceMicros(body.usage.0.saturating_add(body.idle.0));
-    match billed > held {
-        true => Err(Objection::Usage {
-            billed,
-            possible: held,
-        }),
+    let possible = if is_last { body.usage } else { held };
+    match body.idle.0 > 0 && billed > possible {
+        true => Err(Objection::Usage { billed, possible }),
         false => Ok(()),
     }
 }
@@ -315,13 +316,17 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_billed_within_the_time_that_the_device_was_held() {
+    fn idle_time_is_billed_within_the_time_that_was_seen_and_never_for_a_lone_request() {
         let mut body = body(1, USAGE, 1, 0);
         body.idle = DeviceMicros(500_000);
-        assert_eq!(check_held(&body, DeviceMicros(USAGE + 500_000)), Ok(()));
-        let (billed, possible) = (DeviceMicros(USAGE + 500_000), DeviceMicros(600_000));
-        let over = Err(Objection::Usage { billed, possible });
-        assert_eq!(check_held(&body, possible), over);
+        let held = DeviceMicros(USAGE + 500_000);
+        assert_eq!(check_idle(&body, false, held), Ok(()));
+        for (is_last, possible) in [(false, 600_000), (true, USAGE)] {
+            let seen = if is_last { held.0 } else { possible };
+            let (billed, possible) = (held, DeviceMicros(possible));
+            let over = Err(Objection::Usage { billed, possible });
+            assert_eq!(check_idle(&body, is_last, DeviceMicros(seen)), over);
+        }
     }
 
     #[test]

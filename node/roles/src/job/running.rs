@@ -491,7 +491,8 @@ impl JobCore {
         let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         assert!(state.stage < Stage::Finished, "a leg finishes once");
         state.stage = Stage::Finished;
-        state.seen.end_work(now);
+        state.seen.end_span(now);
+        state.waited.end_span(now);
         state.receipt = Some(Box::new(finished.receipt));
         let outputs = finished.outputs.iter().flat_map(|(_, outputs)| outputs);
         state.served = outputs.map(|(_, id)| *id).collect();

@@ -1,6 +1,6 @@
-//! A stopwatch for one provider: counts the time in which the provider had something to do, and
-//! computes the most that it can bill for that. `seen_time` starts and stops it. No span of time
-//! counts twice.
+//! A stopwatch for one provider: counts the time in which the provider had something to do, or
+//! waited for a request, and computes the most that it can bill for that. `seen_time` starts and
+//! stops it. No span of time counts twice.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +11,11 @@ use crate::clock::Micros;
 const UNSEEN_SHARE: u64 = 16;
 const UNSEEN: Micros = Micros::from_millis(250);
 
-/// How long a provider had something to do, as its buyer has counted it so far.
+/// How long a provider had something to do, or waited, as its buyer has counted it so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SeenTime {
     counted: Micros,
-    /// The moment since which the provider has something to do.
+    /// When the span that is counted now began.
     since: Option<Micros>,
     /// The moment up to which all time is counted: nothing is counted twice.
     until: Micros,
@@ -34,8 +34,8 @@ impl SeenTime {
         self.until = now;
     }
 
-    /// Records that the provider has something to do since `moment`.
-    pub(super) fn begin_work(&mut self, moment: Micros) {
+    /// Counts from `moment`, or from the end of the last span if that is later.
+    pub(super) fn begin_span(&mut self, moment: Micros) {
         self.since.get_or_insert(moment.max(self.until));
     }
 
@@ -46,8 +46,8 @@ impl SeenTime {
         (self.since, self.until) = (Some(now), now);
     }
 
-    /// Records that the provider has nothing more to do.
-    pub(super) fn end_work(&mut self, now: Micros) {
+    /// Counts no further.
+    pub(super) fn end_span(&mut self, now: Micros) {
         if self.since.is_some() {
             self.counted = self.seen_at(now);
             (self.since, self.until) = (None, now);
@@ -60,8 +60,8 @@ impl SeenTime {
     /// yet.
     pub(super) fn note_parts(&mut self, parts: usize, now: Micros) {
         if parts > self.parts && self.since.is_none() {
-            self.begin_work(self.until);
-            self.end_work(now);
+            self.begin_span(self.until);
+            self.end_span(now);
         }
         self.parts = parts;
     }
@@ -85,14 +85,14 @@ mod tests {
     #[test]
     fn time_is_counted_once_however_early_it_began() {
         let mut seen = SeenTime::default();
-        seen.begin_work(Micros(100));
-        seen.begin_work(Micros(150));
+        seen.begin_span(Micros(100));
+        seen.begin_span(Micros(150));
         assert_eq!(seen.seen_at(Micros(160)), Micros(60));
-        seen.end_work(Micros(200));
-        seen.end_work(Micros(210));
+        seen.end_span(Micros(200));
+        seen.end_span(Micros(210));
         assert_eq!(seen.seen_at(Micros(900)), Micros(100));
         // A run that the buyer hears of late began no earlier than the last one ended.
-        seen.begin_work(Micros(180));
+        seen.begin_span(Micros(180));
         assert_eq!(seen.seen_at(Micros(300)), Micros(200));
     }
 
@@ -103,12 +103,12 @@ mod tests {
         seen.note_parts(1, Micros(150));
         assert_eq!(seen.seen_at(Micros(150)), Micros(50));
         // Its input is heard of then: nothing is counted twice.
-        seen.end_work(Micros(170));
+        seen.end_span(Micros(170));
         seen.note_parts(1, Micros(180));
         assert_eq!(seen.seen_at(Micros(200)), Micros(50));
-        seen.begin_work(Micros(210));
+        seen.begin_span(Micros(210));
         seen.note_parts(2, Micros(230));
-        seen.end_work(Micros(230));
+        seen.end_span(Micros(230));
         assert_eq!(seen.seen_at(Micros(300)), Micros(70));
     }
 
@@ -120,7 +120,7 @@ mod tests {
         let now = second.plus(Micros(200));
         assert_eq!(seen.seen_at(now), Micros::from_seconds(9));
         seen.note_parts(3, now);
-        seen.end_work(now);
+        seen.end_span(now);
         assert_eq!(seen.seen_at(now.plus(second)), Micros::from_seconds(9));
     }
 

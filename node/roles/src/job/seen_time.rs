@@ -1,5 +1,6 @@
-//! Measures, by the buyer's own clock, how long each provider had something to do. The buyer
-//! refuses a bill for more than that time plus a small margin.
+//! Measures, by the buyer's own clock, how long each provider had something to do, and how long it
+//! waited for a request. The buyer refuses a bill for more use than the first, or more use and idle
+//! time than both, plus a small margin.
 //!
 //! A provider has something to do from the moment at which its buyer sends it a request, or hears
 //! that another provider made what a part reads, until the buyer hears that the last such part is
@@ -14,6 +15,9 @@ use super::seen_span::max_payable;
 use super::state::{Attempt, LegState, Stage};
 use crate::clock::Micros;
 use crate::lease::{Input, Source};
+
+/// The most by which this buyer's clock may lag the clock that a provider bills by.
+const CLOCK_LAG_MAX: Micros = Micros::from_seconds(5);
 
 impl JobCore {
     /// Starts or stops the stopwatch of each provider, as it has something to do or not.
@@ -36,22 +40,47 @@ impl JobCore {
                 leg.seen
                     .note_parts(leg.outputs_made.values().map(Vec::len).sum(), now);
                 match lag {
-                    Some(lag) => leg.seen.begin_work(Micros(now.since(lag).0)),
-                    None => leg.seen.end_work(now),
+                    Some(lag) => leg.seen.begin_span(Micros(now.since(lag).0)),
+                    None => leg.seen.end_span(now),
                 }
                 if leg.open.is_empty() {
                     leg.seen.hold_off(now);
+                }
+                match leg.awaits_request() {
+                    true => leg.waited.begin_span(now),
+                    false => leg.waited.end_span(now),
                 }
             }
         }
     }
 
-    /// The most that a provider can bill: what was seen of it. Time in which a session holds its
-    /// device and asks nothing is billed by the terms of its lease, where those say so, and would
-    /// be added here.
+    /// Returns the most device time that a provider can bill as used.
     pub(super) fn payable_time(&self, leg: Leg) -> Micros {
         let state = self.attempts[&leg.attempt].leg(leg.place);
         max_payable(state.seen.seen_at(self.now.tick))
+    }
+
+    /// Returns the most device time that a provider can bill as used and as idle together. A
+    /// provider also waits while a request is on its way to it or an answer to this buyer, which
+    /// this buyer counts as work.
+    pub(super) fn holdable_time(&self, leg: Leg) -> Micros {
+        let attempt = &self.attempts[&leg.attempt];
+        let (state, now) = (attempt.leg(leg.place), self.now.tick);
+        let held = state.seen.seen_at(now).plus(state.waited.seen_at(now));
+        // An earlier life saw the lease's beginning by the log's clock.
+        let lag = match attempt.is_resumed {
+            true => CLOCK_LAG_MAX,
+            false => Micros(0),
+        };
+        max_payable(held).plus(lag)
+    }
+}
+
+impl LegState {
+    /// Returns whether the provider has done all requests that it got, and others can follow.
+    fn awaits_request(&self) -> bool {
+        let can_follow = !self.knows_last && self.limit.is_none() && !self.has_stalled;
+        self.stage == Stage::Working && self.open.is_empty() && can_follow
     }
 }
 

@@ -20,7 +20,7 @@
 
 use std::collections::BTreeSet;
 
-use souk_market::{Command, DeviceMicros, Lease, LeaseId, Millis, Refusal};
+use souk_market::{Command, Lease, LeaseId, Refusal};
 use souk_memory::ContentId;
 
 use super::JobCore;
@@ -30,7 +30,7 @@ use super::event::{Answer, CommandError, Leg};
 use super::facts::{End, Fact, attempt_id};
 use super::paying::answer_within;
 use super::reason::{Objection, Reason};
-use super::receipt::{Purchase, check_held};
+use super::receipt::Purchase;
 use super::state::{Attempt, Stage, UnconfirmedOutputs, Wait};
 use super::timer::Timer;
 use crate::clock::Micros;
@@ -39,9 +39,6 @@ use crate::lease::{BuyerMessage, Source, WINDOW_MAX};
 /// How long a leg in doubt waits for answers if no usage note is open. A provider sends its note at
 /// most half a minute after the buyer asks how the lease went.
 const DOUBT_MAX: Micros = Micros::from_seconds(25);
-
-/// The most by which this buyer's clock may lag the clock that a provider bills by.
-const CLOCK_LAG_MAX: Millis = Millis(5_000);
 
 /// The most comparisons with answers under way at a time.
 const PAIRS_MAX: usize = 512;
@@ -84,6 +81,7 @@ impl JobCore {
                 listing: &attempt.plan.legs[place as usize].listing,
                 ends: leg.ends_at_most(),
                 payable: self.payable_time(Leg { attempt: n, place }),
+                holdable: self.holdable_time(Leg { attempt: n, place }),
                 failed_run: leg.failed_run,
                 start: leg.start.as_ref().expect("the core built its work"),
                 parts,
@@ -93,10 +91,7 @@ impl JobCore {
                 served: leg.served.clone(),
             };
             let receipt = leg.receipt.as_ref().expect("a leg that finished has one");
-            let held = leg.held_at(self.now).saturating_add(CLOCK_LAG_MAX);
-            let held = DeviceMicros::from_units(leg.terms.quantity, held);
-            let checked = bought.check_receipt(receipt);
-            if let Err(objection) = checked.and_then(|()| check_held(&receipt.body, held)) {
+            if let Err(objection) = bought.check_receipt(receipt) {
                 objections.push((Leg { attempt: n, place }, objection));
             }
         }

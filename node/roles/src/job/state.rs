@@ -9,7 +9,6 @@ use souk_memory::ContentId;
 
 use super::event::Leg;
 use super::facts::{PastAnswer, Terms};
-use super::lease_span::LeaseSpan;
 use super::plan::Plan;
 use super::reason::Reason;
 use super::seen_span::SeenTime;
@@ -279,10 +278,13 @@ pub(super) struct LegState {
     pub agreed_parts: usize,
     /// The requests sent to it that it has not completed.
     pub open: BTreeSet<u32>,
-    /// The length of its lease, beyond its terms.
-    pub span: LeaseSpan,
+    /// The latest end that the buyer asked the market for: its lease can last so long, whether an
+    /// answer came or not.
+    pub asked_until: Millis,
     /// The time during which it had work.
     pub seen: SeenTime,
+    /// The time during which it waited for a further request.
+    pub waited: SeenTime,
     /// When the core sent a message whose answer needs no work, and the shortest such round trip.
     pub called: Option<Micros>,
     pub round_trip_min: Option<Micros>,
@@ -325,8 +327,9 @@ impl LegState {
             last_note: None,
             agreed_parts: 0,
             open: BTreeSet::new(),
-            span: LeaseSpan::default(),
+            asked_until: Millis(0),
             seen: SeenTime::default(),
+            waited: SeenTime::default(),
             called: None,
             round_trip_min: None,
             is_disputed: false,

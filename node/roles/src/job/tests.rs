@@ -146,6 +146,51 @@ fn a_caller_that_takes_its_time_costs_no_provider_its_lease() {
     assert_eq!(paid(&world), 2, "under the leases of the first");
 }
 
+/// A job of two requests whose caller holds the second back for so long, and whose first provider
+/// bills so much idle time.
+fn held_job(held: Micros, billed: Micros) -> World {
+    let style = Style::BillsIdle(billed);
+    let mut world = world(&[style, Style::Honest, Style::Honest], 2);
+    let second = world.to_ask.pop_back();
+    world.legs = 1;
+    while world.core.status().waiting == 0 {
+        world.step();
+    }
+    world.is_holding = true;
+    while world.answers.is_empty() {
+        world.step();
+    }
+    world.pass(held.0);
+    world.apply(Event::TimerFired);
+    world.is_holding = false;
+    world.to_ask.extend(second);
+    assert_done(&mut world, 2);
+    world
+}
+
+#[test]
+fn who_bills_idle_time_is_paid_for_what_its_buyer_saw_and_for_no_more() {
+    let seconds = Micros::from_seconds;
+    let world = held_job(seconds(7), seconds(6));
+    assert_eq!(world.facts(|fact| matches!(fact, Fact::Refused { .. })), 0);
+    let cost: u64 = world.leases().iter().map(|lease| lease.cost.0).sum();
+    assert!(cost >= 600, "six seconds at a tenth of 1,000: {cost}");
+    let world = held_job(seconds(1), seconds(6));
+    assert_eq!(world.facts(|fact| matches!(fact, Fact::Refused { .. })), 1);
+    assert_nothing_gained(&world, Style::BillsIdle(seconds(6)));
+}
+
+#[test]
+fn a_job_of_one_request_pays_for_no_idle_time() {
+    for legs in [1, 2] {
+        let style = Style::BillsIdle(Micros::from_millis(1));
+        let mut world = world(&[style, Style::Honest, Style::Honest], 1);
+        world.legs = legs;
+        assert_done(&mut world, 1);
+        assert_nothing_gained(&world, style);
+    }
+}
+
 #[test]
 fn who_speaks_out_of_turn_is_done_without() {
     let mut world = world(&[Style::Confused, Style::Honest, Style::Honest], 3);
@@ -1104,22 +1149,6 @@ fn a_lease_that_was_made_longer_unheard_may_bill_the_time_it_lasted() {
     let leg = leg.expect("it is at work");
     assert_eq!(Some(leg.terms.deadline), bought, "its buyer does not know");
     assert_eq!(Some(leg.ends_at_most()), first(&world));
-}
-
-#[test]
-fn a_device_was_held_as_long_though_the_log_s_clock_goes_back() {
-    let mut world = long_job(90, limits());
-    while world.core.attempts.is_empty() {
-        world.step();
-    }
-    let attempts = world.core.attempts.values();
-    let mut legs = attempts.flat_map(|attempt| &attempt.legs);
-    let (leg, bought) = (legs.next().expect("it was bought"), world.now);
-    let later = Now {
-        tick: bought.tick.plus(Micros::from_seconds(20)),
-        log: Millis(bought.log.0 - 11_000),
-    };
-    assert!(leg.held_at(later) >= Millis(20_000));
 }
 
 #[test]

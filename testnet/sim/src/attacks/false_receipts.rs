@@ -30,6 +30,10 @@ macro_rules! false_receipts {
     }};
 }
 
+/// The idle time that a false receipt invents. It costs less at the price of idle time than a souk
+/// buyer adds to the time that it saw.
+const IDLE_INVENTED: DeviceMicros = DeviceMicros(5_000_000);
+
 /// Returns all false receipts of a lease that can have used at most `possible`.
 pub fn make_false_receipts(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<FalseReceipt> {
     let account = AccountKey([9; 32]);
@@ -46,7 +50,6 @@ pub fn make_false_receipts(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<
         output: 0,
         held: possible,
     };
-    let idle = DeviceMicros(possible.0.saturating_sub(honest.usage.0));
     let mut receipts = false_receipts! { honest;
         market => MarketId([9; 32]);
         lease => LeaseId(honest.lease.0 + 1);
@@ -64,7 +67,7 @@ pub fn make_false_receipts(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<
         delivered_mega_ops => honest.delivered_mega_ops * 2 + 1;
         usage => possible;
         metered => Some(invented);
-        idle => idle;
+        idle => IDLE_INVENTED;
         idle_part => Permille(1_000);
         price => Price(honest.price.0 * 2);
         amount => Credits(honest.amount.0 * 2 + 1);

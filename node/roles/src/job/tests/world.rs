@@ -41,6 +41,8 @@ pub enum Style {
     Overbills,
     /// It bills all the time of its lease.
     BillsAll,
+    /// It bills so much idle time.
+    BillsIdle(Micros),
     /// Its receipt is false in one term of the lease.
     Misstates(Term),
     /// It says that its inputs are at fault.
@@ -1432,7 +1434,7 @@ impl World {
             idle: DeviceMicros(0),
             idle_part: found.idle,
             price: found.price,
-            amount: ReceiptBody::amount_due(found.price, usage).unwrap_or(Credits(1)),
+            amount: Credits(0),
             bytes_in: 0,
             bytes_out: 0,
             started: Millis(1),
@@ -1443,8 +1445,11 @@ impl World {
             Style::Misstates(Term::Model) => body.model = "another".try_into().unwrap(),
             Style::Misstates(Term::IdlePart) => body.idle_part = Permille(1_000),
             Style::Misstates(term) => panic!("no style misstates the {term}"),
+            Style::BillsIdle(idle) => body.idle = DeviceMicros(idle.0),
             _ => {}
         }
+        let due = ReceiptBody::amount_due(body.price, body.billable_usage());
+        body.amount = due.unwrap_or(Credits(1));
         let receipt = Receipt::new(body).sign_as_provider(&provider_key(work.provider));
         let outputs = work.made.iter();
         let outputs = outputs.map(|(n, made)| (*n, made.iter().flatten().cloned().collect()));
