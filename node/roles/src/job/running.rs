@@ -87,6 +87,7 @@ impl JobCore {
             return;
         };
         let (stage, provider) = (state.stage, state.terms.provider);
+        let (has_fetched, has_stalled) = (state.has_fetched, state.has_stalled);
         self.hear_from(leg);
         if stage == Stage::Asked {
             return self.on_asked_said(leg, message);
@@ -112,7 +113,8 @@ impl JobCore {
                     bytes,
                 },
                 Stage::Accepted | Stage::Ready | Stage::Working,
-            ) => {
+            ) if !has_fetched => {
+                self.attempt_mut(leg.attempt).legs[leg.place as usize].has_fetched = true;
                 self.report_event(JobEvent::Fetched {
                     provider,
                     pieces,
@@ -139,9 +141,11 @@ impl JobCore {
                 self.on_made(leg, request, part, outputs);
             }
             (ProviderMessage::Untaken(untaken), Stage::Working) => self.on_untaken(leg, *untaken),
-            (ProviderMessage::Stalled(failure), Stage::Working) => self.on_stalled(leg, failure),
+            (ProviderMessage::Stalled(failure), Stage::Working) if !has_stalled => {
+                self.on_stalled(leg, failure);
+            }
             // The provider returns a lease that did not begin.
-            (ProviderMessage::Stalled(failure), _) => {
+            (ProviderMessage::Stalled(failure), Stage::Opened | Stage::Accepted | Stage::Ready) => {
                 let reason = self.stalled_by(leg, failure);
                 self.lose_leg(leg, reason);
             }
@@ -331,12 +335,15 @@ impl JobCore {
         }
     }
 
+    /// Handles the begin of a part, which the provider reports once: each report costs this node a
+    /// line on its disk, and gives the part its whole time.
     fn on_running(&mut self, leg: Leg, request: u32, part: u32) {
         let attempt = self.attempt_mut(leg.attempt);
         let state = attempt.leg(leg.place);
         let start = state.start.as_ref().expect("the core built its work");
         let is_sent = attempt.sent[..state.requests_sent].contains(&request);
-        let in_order = state.parts_made(request) <= part;
+        let begun = state.parts_begun.get(&request).copied().unwrap_or(0);
+        let in_order = part >= begun.max(state.parts_made(request));
         let (Some(described), true, true) = (start.parts.get(part as usize), is_sent, in_order)
         else {
             return self.lose_for(leg, Loss::Confused);
@@ -347,6 +354,7 @@ impl JobCore {
         let until = now.plus(self.run_patience(leg, request, part));
         let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         state.record_echo(now);
+        state.parts_begun.insert(request, part + 1);
         self.timers
             .set_timer(Timer::Patience { leg, request, part }, until);
         self.report_event(JobEvent::Running {

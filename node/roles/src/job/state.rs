@@ -266,6 +266,10 @@ pub(super) struct LegState {
     /// The number of parts of each request that it can still run; no limit if none.
     pub limit: Option<u32>,
     pub has_stalled: bool,
+    /// Whether it reported the contents that it fetched.
+    pub has_fetched: bool,
+    /// The number of parts of each request whose begin it reported.
+    pub parts_begun: BTreeMap<u32, u32>,
     /// When the provider was last heard from.
     pub last_heard: Micros,
     /// The planned time of a run that failed because of its inputs, which the buyer pays for.
@@ -321,6 +325,8 @@ impl LegState {
             knows_last: false,
             limit: None,
             has_stalled: false,
+            has_fetched: false,
+            parts_begun: BTreeMap::new(),
             last_heard: Micros(0),
             failed_run: Micros(0),
             has_started: false,

@@ -10,6 +10,7 @@ use souk_market::{Credits, LeaseId, LeaseState, Millis, Refusal};
 use super::reason::Term;
 use super::running::RUN_ALLOWANCE;
 use super::*;
+use crate::lease::{Failure, ProviderMessage};
 use world::{Style, World, assert_refused, limits};
 
 fn world(styles: &[Style], requests: u32) -> World {
@@ -188,6 +189,40 @@ fn a_job_of_one_request_pays_for_no_idle_time() {
         world.legs = legs;
         assert_done(&mut world, 1);
         assert_nothing_gained(&world, style);
+    }
+}
+
+#[test]
+fn who_says_the_same_again_is_done_without_and_writes_one_line_each() {
+    let fetched = ProviderMessage::Fetched {
+        pieces: 1,
+        held: 0,
+        bytes: 1,
+    };
+    let (request, part) = (0, 0);
+    let running = ProviderMessage::Running { request, part };
+    let stalled = ProviderMessage::Stalled(Failure::Stopping);
+    for message in [fetched, running, stalled] {
+        let mut world = world(&[Style::Honest; 2], 1);
+        world.legs = 1;
+        while world.core.status().working == 0 {
+            world.step();
+        }
+        let before = world.events.len();
+        let place = 0;
+        for _ in 0..10_000 {
+            let leg = Leg { attempt: 0, place };
+            let message = message.clone();
+            world.apply(Event::MessageReceived { leg, message });
+        }
+        let is_told = |event: &&JobEvent| {
+            matches!(event, JobEvent::Fetched { .. } | JobEvent::Running { .. })
+        };
+        let told = world.events[before..].iter().filter(is_told).count();
+        assert!(told <= 1, "{message:?}: {told}");
+        assert_done(&mut world, 1);
+        let reasons = &world.outcome.as_ref().unwrap().before;
+        assert_eq!(reasons[0].code(), "provider_vanished", "{message:?}");
     }
 }
 
