@@ -25,7 +25,9 @@ pub use action::{Action, Content, ContentKind, Report, Urgency};
 pub use ask::DEVICE;
 pub use claim::ClaimStage;
 pub use config::Config;
-pub use event::{Answer, Arrival, Event, MarketView, NotDone, RunResult, StreamId, Terms};
+pub use event::{
+    Answer, Arrival, Event, FailedRun, MarketView, NotDone, RunResult, StreamId, Terms,
+};
 pub use facts::{EarlierLeases, Fact, LeaseResult, Past, PastLease, PastState};
 pub use lease::WorkStage;
 pub use provider_context::Stage;

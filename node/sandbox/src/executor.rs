@@ -358,6 +358,14 @@ pub struct TaskRun {
     pub fault: Option<Fault>,
 }
 
+/// Why a run has no result.
+pub struct NotRun {
+    /// The failure that the buyer receives.
+    pub failure: Failure,
+    /// The work of the subgraph, if the inputs are at fault, the task asks for it and it is known.
+    pub work: Option<GraphWork>,
+}
+
 /// Why a subgraph is not ready.
 pub struct NotPrepared {
     /// The failure that the buyer receives.
@@ -508,7 +516,7 @@ impl LeaseExecutor {
         &self,
         store: &Arc<Store>,
         run: TaskRun,
-    ) -> Result<(RunResult, Option<GraphWork>), Failure> {
+    ) -> Result<(RunResult, Option<GraphWork>), NotRun> {
         match &self.place {
             LeaseProcess::Here(runner, stream) => {
                 let weighing = run.is_weighed.then(|| {
@@ -529,16 +537,19 @@ impl LeaseExecutor {
                 };
                 let ran = tokio::task::spawn_blocking(running).await;
                 let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
-                let ran = ran.map_err(|error| match error {
-                    TaskError::Group(GroupRunError::Deadline) => Failure::Expired,
-                    error if error.is_bad_input() => Failure::BadInput(error.to_string()),
-                    error => Failure::Run(error.to_string()),
-                })?;
                 let work = match weighing {
                     Some(weighing) => weighing.await.ok().flatten(),
                     None => None,
                 };
-                Ok((ran, work))
+                match ran {
+                    Ok(ran) => Ok((ran, work)),
+                    Err(TaskError::Group(GroupRunError::Deadline)) => Err(Failure::Expired.into()),
+                    Err(error) if error.is_bad_input() => {
+                        let failure = Failure::BadInput(error.to_string());
+                        Err(NotRun { failure, work })
+                    }
+                    Err(error) => Err(Failure::Run(error.to_string()).into()),
+                }
             }
             LeaseProcess::Sandboxed(sandbox, _) => {
                 let run = SandboxRun {
@@ -548,8 +559,23 @@ impl LeaseExecutor {
                     is_weighed: run.is_weighed,
                     fault: run.fault,
                 };
-                sandbox.run(run).await.map_err(run_failed)
+                sandbox.run(run).await.map_err(|fault| match fault {
+                    SandboxFault::BadInput(reason, work) => NotRun {
+                        failure: Failure::BadInput(reason),
+                        work,
+                    },
+                    fault => run_failed(fault).into(),
+                })
             }
+        }
+    }
+}
+
+impl From<Failure> for NotRun {
+    fn from(failure: Failure) -> NotRun {
+        NotRun {
+            failure,
+            work: None,
         }
     }
 }
@@ -562,7 +588,7 @@ fn run_failed(fault: SandboxFault) -> Failure {
         SandboxFault::Refused(reason) | SandboxFault::RefusedNode(_, reason) => {
             Failure::Run(reason)
         }
-        SandboxFault::BadInput(reason) => Failure::BadInput(reason),
+        SandboxFault::BadInput(reason, _) => Failure::BadInput(reason),
         SandboxFault::TooMuch { .. } => Failure::Limit(format!("{fault}: see limits.outputs_mib")),
         SandboxFault::Store(_) | SandboxFault::Memory(_) => Failure::Run(fault.to_string()),
         SandboxFault::NotHere { .. }

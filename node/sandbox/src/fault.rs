@@ -10,6 +10,7 @@ use std::process::ExitStatus;
 use souk_memory::StoreError;
 
 use super::{MissingRule, SILENCE_MAX};
+use crate::device::graph_work::GraphWork;
 
 /// The message of a Rust program that cannot allocate memory.
 #[cfg(target_os = "linux")]
@@ -59,9 +60,10 @@ pub enum SandboxFault {
     /// The device refuses the node with this digest, with its words. The sandbox lives.
     #[error("{1}")]
     RefusedNode(u64, String),
-    /// The inputs are invalid for any device. The sandbox lives.
+    /// The inputs are invalid for any device; the work of the run, if it was wanted and is known.
+    /// The sandbox lives.
     #[error("{0}")]
-    BadInput(String),
+    BadInput(String, Option<GraphWork>),
     /// The process ended.
     #[error("the job's process ended: {0}")]
     Ended(String),

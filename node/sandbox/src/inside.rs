@@ -306,7 +306,9 @@ impl Inside {
             match ran {
                 Ok(ran) => Ok((ran, work)),
                 Err(TaskError::Group(GroupRunError::Deadline)) => Err(RunFault::Late),
-                Err(error) if error.is_bad_input() => Err(RunFault::BadInput(error.to_string())),
+                Err(error) if error.is_bad_input() => {
+                    Err(RunFault::BadInput(error.to_string(), work))
+                }
                 Err(error) => Err(failed(error.to_string())),
             }
         })

@@ -131,8 +131,9 @@ pub(super) enum RunFault {
     Late,
     /// The device failed, with its words.
     Failed(String),
-    /// The inputs are invalid for any device, with its words.
-    BadInput(String),
+    /// The inputs are invalid for any device, with its words, and the work of the model, if the
+    /// order wants it and the nodes state it.
+    BadInput(String, Option<GraphWork>),
 }
 
 /// Why a model could not be prepared.

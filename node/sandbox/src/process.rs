@@ -369,7 +369,7 @@ impl Sandbox {
         (*ran).map_err(|unrun| match unrun {
             RunFault::Late => SandboxFault::OutOfTime,
             RunFault::Failed(why) => SandboxFault::Refused(why),
-            RunFault::BadInput(why) => SandboxFault::BadInput(why),
+            RunFault::BadInput(why, work) => SandboxFault::BadInput(why, work),
         })
     }
 
@@ -506,6 +506,9 @@ impl AnswerReader {
             SandboxAnswer::Ran(number, ran) => {
                 let ran = match *ran {
                     Ok(head) => Ok(self.receive_outputs(head, silence).await?),
+                    Err(RunFault::BadInput(_, Some(work))) if !work.is_sound() => {
+                        return Err(io::ErrorKind::InvalidData);
+                    }
                     Err(unrun) => Err(unrun),
                 };
                 Ok((number, NumberedAnswer::Ran(Box::new(ran))))

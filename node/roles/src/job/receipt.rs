@@ -30,7 +30,7 @@ pub(super) struct Purchase<'a> {
     pub payable: Micros,
     /// The most device time possible with that in which the provider waited for requests.
     pub holdable: Micros,
-    /// The planned time of a run without outputs because its inputs are at fault.
+    /// The most time of a run without outputs because its inputs are at fault.
     pub failed_run: Micros,
     /// The work sent to its provider.
     pub start: &'a Start,

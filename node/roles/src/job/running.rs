@@ -436,11 +436,13 @@ impl JobCore {
     }
 
     /// Returns the planned time of the failed run, if its inputs are at fault: the longest of those
-    /// that can have been under way.
+    /// that can have been under way. If only a run can show its length, that is the time that the
+    /// buyer saw.
     fn failed_run(&mut self, leg: Leg, failure: &Failure) -> Micros {
         if !matches!(failure, Failure::BadInput(_)) {
             return Micros(0);
         }
+        let seen = self.payable_time(leg);
         let state = self.attempts[&leg.attempt].leg(leg.place);
         let parts = &state.start.as_ref().expect("the core built its work").parts;
         let planned = state.open.iter().filter_map(|request| {
@@ -449,7 +451,10 @@ impl JobCore {
                 .requests
                 .get(request)
                 .map_or(1, |asked| asked.size.max(1));
-            Some(Micros(part.expected.0.saturating_mul(size.into())))
+            Some(match part.flops {
+                0 => seen,
+                _ => Micros(part.expected.0.saturating_mul(size.into())),
+            })
         });
         planned.max().unwrap_or_default()
     }

@@ -272,7 +272,7 @@ pub(super) struct LegState {
     pub parts_begun: BTreeMap<u32, u32>,
     /// When the provider was last heard from.
     pub last_heard: Micros,
-    /// The planned time of a run that failed because of its inputs, which the buyer pays for.
+    /// The most that a run took that failed because of its inputs, which the buyer pays for.
     pub failed_run: Micros,
     /// Whether the log knows that its work has begun: from then on, silence pays for it.
     pub has_started: bool,

@@ -436,6 +436,17 @@ fn who_blames_good_inputs_is_done_without_and_has_no_more_than_a_run_is_planned_
 }
 
 #[test]
+fn who_fails_by_the_inputs_in_a_run_of_unknown_length_is_paid_the_time_that_it_took() {
+    let mut world = world(&[Style::BlamesInput, Style::Honest, Style::Honest], 3);
+    world.legs = 1;
+    (world.is_open_ended, world.run_micros) = (true, 100_000);
+    assert_done(&mut world, 3);
+    let leases = leases_of(&world, Style::BlamesInput);
+    let cost: u64 = leases.iter().map(|lease| lease.cost.0).sum();
+    assert_eq!(cost, 100, "a tenth of a second at 1,000");
+}
+
+#[test]
 fn who_stands_still_is_left_within_ten_seconds_however_long_its_part_may_take() {
     for messages in 1..5 {
         let mut world = world(&[Style::Freezes(messages), Style::Honest, Style::Honest], 1);

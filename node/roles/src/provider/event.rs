@@ -102,7 +102,7 @@ pub enum Answer {
     /// The device compiled a part, or why it did not.
     Prepared(Result<(), Failure>),
     /// The device ran a part, or why it did not.
-    Ran(Result<RunResult, Failure>),
+    Ran(Result<RunResult, FailedRun>),
     /// The facts are on the disk.
     Recorded,
     /// The disk did not accept the facts, which may or may not be on it.
@@ -165,6 +165,24 @@ pub struct Arrival {
     pub bytes: u64,
     /// The bytes that came over the network; 0 if the content was here.
     pub moved: u64,
+}
+
+/// A run without a result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedRun {
+    /// The failure that the buyer receives.
+    pub failure: Failure,
+    /// The device time by the speed in the ask; none if it cannot be computed.
+    pub promised: Option<Micros>,
+}
+
+impl From<Failure> for FailedRun {
+    fn from(failure: Failure) -> FailedRun {
+        FailedRun {
+            failure,
+            promised: None,
+        }
+    }
 }
 
 /// The result of a run.

@@ -22,7 +22,7 @@ use souk_memory::ContentId;
 
 use super::action::{Action, Content, ContentKind, Urgency};
 use super::bill::Bill;
-use super::event::{Arrival, RunResult};
+use super::event::{Arrival, FailedRun, RunResult};
 use super::facts::Fact;
 use super::lease_priority::Rank;
 use super::provider_context::{FollowingStep, LeaseEffect, SharedState, Stage, Timer, Wait};
@@ -76,7 +76,7 @@ struct Run {
     began: Micros,
     /// The result. The core reports runs in the order in which they began, except for those of
     /// sequences.
-    ended: Option<Result<RunResult, Failure>>,
+    ended: Option<Result<RunResult, FailedRun>>,
 }
 
 /// The core of one lease at work.

@@ -8,9 +8,10 @@ use souk_memory::{ContentId, Tensor};
 use souk_network::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
 use souk_network::protocols::lease;
 use souk_roles::lease::{Failure, Offer, OfferAnswer, Part, Start};
-use souk_roles::provider::{Content, DEVICE, MarketView, NotDone, Report};
+use souk_roles::provider::{Content, DEVICE, FailedRun, MarketView, NotDone, Report};
 use souk_sandbox::device::ask_resources;
-use souk_sandbox::executor::{LeaseExecutor, NotPrepared, TaskRun};
+use souk_sandbox::device::graph_work::GraphWork;
+use souk_sandbox::executor::{LeaseExecutor, NotPrepared, NotRun, TaskRun};
 use souk_scheduler::execution::{Moment, Precedence, Task};
 
 use super::fetching::{FetchOrder, fetch_contents};
@@ -419,7 +420,7 @@ async fn run(
     executor: Arc<LeaseExecutor>,
     begun: RunBegun,
     precedence: Precedence,
-) -> Result<FinishedRun, Failure> {
+) -> Result<FinishedRun, FailedRun> {
     let RunBegun {
         work,
         sequence,
@@ -446,7 +447,19 @@ async fn run(
     };
     let at_work = provider.energy.begin_run(&executor);
     let ran = executor.run(provider.tensors.store(), run).await;
-    let (mut ran, takes) = ran?;
+    let promised_for = |takes: Option<&GraphWork>| {
+        let stated = || ask_resources::expected_time(&provider.advertised_resources(), takes?);
+        promised.unwrap_or_else(stated)
+    };
+    let (mut ran, takes) = ran.map_err(
+        |NotRun {
+             failure,
+             work: takes,
+         }| FailedRun {
+            failure,
+            promised: provider.believed_time(promised_for(takes.as_ref()), &work),
+        },
+    )?;
     if let Some(at_work) = at_work {
         at_work.write(&mut ran.report);
     }
@@ -455,10 +468,9 @@ async fn run(
         .learn_measurements(&ran.learned, &work.graph, unix_ms());
     fault::after_run(fault, &mut ran.outputs);
     let (outputs, bytes) = store_outputs(&provider, &work, is_session, ran.outputs, bytes_max)?;
-    let of_ask = |takes| ask_resources::expected_time(&provider.advertised_resources(), takes);
     Ok(FinishedRun {
         work,
-        promised: promised.unwrap_or_else(|| takes.as_ref().and_then(of_ask)),
+        promised: promised_for(takes.as_ref()),
         takes,
         outputs,
         bytes,

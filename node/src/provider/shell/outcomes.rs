@@ -9,7 +9,7 @@ use souk_market::AccountKey;
 use souk_memory::{ContentId, Tensor};
 use souk_network::content::transfers::FetchedContent;
 use souk_roles::lease::{Failure, Part, TELLING_RUN};
-use souk_roles::provider::{Arrival, Content, RunResult};
+use souk_roles::provider::{Arrival, Content, FailedRun, RunResult};
 use souk_roles::tokens::counting::TokenCount;
 use souk_sandbox::device::graph_work::GraphWork;
 use souk_sandbox::executor::LeaseExecutor;
@@ -42,7 +42,7 @@ pub(super) enum EffectOutcome {
     },
     Ran {
         lease: LeaseId,
-        ran: Box<Result<FinishedRun, Failure>>,
+        ran: Box<Result<FinishedRun, FailedRun>>,
     },
 }
 
@@ -183,8 +183,8 @@ impl Shell {
     fn on_ran(
         &mut self,
         lease: LeaseId,
-        ran: Result<FinishedRun, Failure>,
-    ) -> Result<RunResult, Failure> {
+        ran: Result<FinishedRun, FailedRun>,
+    ) -> Result<RunResult, FailedRun> {
         let running = self.leases.get_mut(&lease);
         let ran = match ran {
             Ok(ran) => ran,
@@ -212,17 +212,12 @@ impl Shell {
                 running.promised.insert(ran.work.graph, ran.promised);
             }
         }
-        let stated = Duration::from_micros(ran.work.expected.0);
-        let believed = match self.provider.pace.is_placed() {
-            true => ran.promised.map(|own| plausible_time(own, stated)),
-            // A lease that a buyer bought in an earlier run was bought by other figures.
-            false => Some(stated),
-        };
+        let believed = self.provider.believed_time(ran.promised, &ran.work);
         Ok(RunResult {
             outputs: ran.outputs,
             bytes: ran.bytes,
             busy: Micros::from(ran.busy),
-            promised: believed.map(Micros::from),
+            promised: believed,
             tokens: ran.tokens,
         })
     }
@@ -249,6 +244,18 @@ impl Shell {
 }
 
 impl Provider {
+    /// Returns the device time of a run of a part by the ask: `own`, or the buyer's figure if it is
+    /// near that.
+    pub(super) fn believed_time(&self, own: Option<Duration>, part: &Part) -> Option<Micros> {
+        let stated = Duration::from_micros(part.expected.0);
+        let believed = match self.pace.is_placed() {
+            true => own.map(|own| plausible_time(own, stated)),
+            // A lease that a buyer bought in an earlier run was bought by other figures.
+            false => Some(stated),
+        };
+        believed.map(Micros::from)
+    }
+
     /// Compares, on a separate thread, the time of a lease with the known times of its kinds of
     /// work.
     fn note_pace(self: Arc<Self>, judged: JudgedRuns) {

@@ -9,6 +9,7 @@ use libp2p::swarm::Stream;
 use souk_market::{AccountKey, DeviceMicros, TokenTerms};
 use souk_memory::{ContentId, Tensor};
 use souk_roles::lease::{Failure, Part, TAB_ANSWER, TAB_REQUEST};
+use souk_roles::provider::FailedRun;
 use souk_roles::tokens::counting::TokenCount;
 use souk_roles::tokens::prompts::PromptHistory;
 use souk_roles::tokens::text::{Finish, TextAnswer, TextRequest};
@@ -85,9 +86,11 @@ impl Shell {
                         Ok(asked) => {
                             let answer = tariff.answer(&endpoint, &asked, left, &sink);
                             let (answer, count) = answer.await;
-                            tariff.finish_run(&provider, &answer, count, *work, bytes_max)
+                            let ran =
+                                tariff.finish_run(&provider, &answer, count, *work, bytes_max);
+                            ran.map_err(FailedRun::from)
                         }
-                        Err(failure) => Err(failure),
+                        Err(failure) => Err(failure.into()),
                     };
                     EffectOutcome::Ran {
                         lease,

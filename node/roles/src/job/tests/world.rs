@@ -1021,7 +1021,7 @@ impl World {
                         .collect(),
                     is_wanted: is_checked || *part + 1 == self.parts,
                 }],
-                flops: [0; 2],
+                flops: [u64::from(!self.is_open_ended); 2],
                 is_open_ended: self.is_open_ended,
                 expected: [Micros::from_millis(5); 2],
                 tolerance_ppm: 10,

@@ -2,6 +2,7 @@
 //! outputs to whoever waits for them.
 
 use super::*;
+use crate::lease::Part;
 
 impl LeaseCore {
     /// Handles the answer to an effect for the lease.
@@ -283,7 +284,7 @@ impl LeaseCore {
         &mut self,
         shared: &mut SharedState,
         (request, part): (u32, u32),
-        ran: Result<RunResult, Failure>,
+        ran: Result<RunResult, FailedRun>,
     ) -> Option<End> {
         let of = |run: &&mut Run| (run.request, run.part) == (request, part);
         let run = self.runs.iter_mut().find(of);
@@ -293,11 +294,15 @@ impl LeaseCore {
         while let Some(run) = self.take_ended() {
             shared.runs_by_rank.end_turn(self.rank());
             let ended = run.ended.expect("it has ended");
-            if let Err(Failure::BadInput(_)) = &ended {
-                let expected = self.start.parts[run.part as usize].expected;
-                self.bill
-                    .add_failed_run(shared.now.tick.since(run.began).min(expected));
-            }
+            let ended = ended.map_err(|failed| {
+                if let Failure::BadInput(_) = failed.failure {
+                    let took = shared.now.tick.since(run.began);
+                    let part = &self.start.parts[run.part as usize];
+                    self.bill
+                        .add_failed_run(failed_time(part, failed.promised, took));
+                }
+                failed.failure
+            });
             if let Some(end) = self.on_ended(shared, (run.request, run.part), ended) {
                 return Some(end);
             }
@@ -437,6 +442,16 @@ impl LeaseCore {
         };
         shared.send_message(self.stream, ProviderMessage::Untaken(Box::new(untaken)));
         self.pump_runs(shared)
+    }
+}
+
+/// Returns the time that a buyer owes for a run that failed because of its inputs: what it took, at
+/// most what it was planned to take. The plan is the buyer's word, so it is no less than this
+/// provider's own figure; where the run alone shows its length, there is no plan.
+fn failed_time(part: &Part, promised: Option<Micros>, took: Micros) -> Micros {
+    match promised.filter(|_| part.flops > 0) {
+        Some(promised) => took.min(part.expected.max(promised)),
+        None => took,
     }
 }
 

@@ -9,7 +9,9 @@ use crate::effect::Effect;
 use crate::lease::{
     BuyerMessage, Failure, OfferAnswer, Opening, Request, Source, Start, TAB_ANSWER, TAB_REQUEST,
 };
-use crate::provider::{Action, Answer, Event, Fact, ProviderStatus, RunResult, Stage, WorkStage};
+use crate::provider::{
+    Action, Answer, Event, Fact, FailedRun, ProviderStatus, RunResult, Stage, WorkStage,
+};
 
 /// A lease that is ready for the buyer's message.
 fn ready(world: &mut World, start: Start) -> crate::provider::StreamId {
@@ -75,7 +77,11 @@ fn a_run_that_fails_by_its_inputs_is_told_so_owed_and_no_fault_of_the_provider()
         world.settle_but(is_run);
         world.pass(10);
         let why = Failure::BadInput("3 is not below 2".to_owned());
-        world.answer_with(is_run, Answer::Ran(Err(why.clone())));
+        let failed = FailedRun {
+            promised: Some(Micros::from_millis(30)),
+            ..why.clone().into()
+        };
+        world.answer_with(is_run, Answer::Ran(Err(failed)));
         world.settle();
         let messages = world.messages(stream);
         let last = [format!("stalled: {why}"), "finished".to_owned()];
@@ -91,6 +97,33 @@ fn a_run_that_fails_by_its_inputs_is_told_so_owed_and_no_fault_of_the_provider()
         world.sign(stream);
         world.live(3_000);
         assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(body.usage.0));
+    }
+}
+
+#[test]
+fn a_buyer_that_states_no_time_owes_for_a_failed_run_by_the_provider_s_own_figure() {
+    let millis = |millis| Some(Micros::from_millis(millis));
+    let figures = [
+        // Ten milliseconds of a part that states its work, and of one that only a run can tell.
+        (1, millis(10), 10_000),
+        (1, millis(4), 4_000),
+        (1, None, 10_000),
+        (0, millis(4), 10_000),
+    ];
+    for (flops, promised, owed) in figures {
+        let mut world = World::selling();
+        let lease = world.buy(Term::Firm, 60_000);
+        let mut work = start(&lease, true);
+        (work.parts[0].expected, work.parts[0].flops) = (Micros(0), flops);
+        let stream = ready(&mut world, work);
+        world.say(stream, BuyerMessage::Go);
+        world.settle_but(is_run);
+        world.pass(10);
+        let failure = Failure::BadInput("3 is not below 2".to_owned());
+        let failed = FailedRun { failure, promised };
+        world.answer_with(is_run, Answer::Ran(Err(failed)));
+        world.settle();
+        assert_eq!(world.finished(stream).receipt.body.usage.0, owed);
     }
 }
 

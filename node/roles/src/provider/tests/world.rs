@@ -428,7 +428,7 @@ impl World {
                 self.places.entry(*lease).or_default().remove(&ticket);
                 Answer::Ran(match is_well {
                     true => Ok(ran(work, *request)),
-                    false => Err(fault()),
+                    false => Err(fault().into()),
                 })
             }
             Action::Record(facts) if is_well && !self.is_disk_full => {

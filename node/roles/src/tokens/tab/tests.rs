@@ -400,7 +400,7 @@ fn an_answer_that_fails_leaves_those_before_it_owed() {
     tab.settle_without_answers();
     let failure = Failure::Run("the engine is gone".to_owned());
     tab.world
-        .answer_with(is_run, ProviderAnswer::Ran(Err(failure)));
+        .answer_with(is_run, ProviderAnswer::Ran(Err(failure.into())));
     tab.live(5);
     assert_eq!((tab.delivered, tab.failures.len()), (1, 1));
     let receipt = tab.outcome().receipt.as_ref().expect("both signed");

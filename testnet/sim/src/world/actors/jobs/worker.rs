@@ -386,7 +386,7 @@ impl World {
                 self.actors.list[actor]
                     .harm_if(wrong && misconduct != ProviderMisconduct::None, self.now);
                 if misconduct == ProviderMisconduct::Fails && wrong {
-                    let answer = Answer::Ran(Err(Failure::Run("it failed".to_owned())));
+                    let answer = Answer::Ran(Err(Failure::Run("it failed".to_owned()).into()));
                     (lease, 5, answer)
                 } else {
                     // No comparison covers sessions, so a wrong answer there would break a promise.
