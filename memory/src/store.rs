@@ -4,8 +4,8 @@
 //! a whole file or none. The store hashes each file that it reads, so it finds and removes a
 //! damaged one. It flushes nothing to disk, because content can be fetched again and a torn file
 //! fails its hash. A folder at its limit removes the oldest files, and a node that still needs one
-//! must fetch it again. Without a folder the store evicts nothing, because memory then has the only
-//! copy.
+//! must fetch it again. Without a folder memory has the only copy, so the store evicts only content
+//! that its owner has released.
 
 mod folder;
 mod held;
@@ -129,6 +129,8 @@ struct Memory {
 struct MemoryEntry {
     held: StoredContent,
     used: u64,
+    /// Whether its last owner can provide it again.
+    is_released: bool,
 }
 
 /// Content that a store holds, with the hashes that a fetching peer gets in advance.
@@ -192,7 +194,7 @@ impl Store {
         let mut memory = self.lock_memory();
         memory.bytes_max = memory_bytes_max;
         if self.folder.is_some() {
-            memory.make_room(0);
+            memory.make_room(0, |_| true);
         }
     }
 
@@ -250,7 +252,7 @@ impl Store {
         }
         let mut memory = self.lock_memory();
         if self.folder.is_some() {
-            memory.make_room(content.bytes.len() as u64);
+            memory.make_room(content.bytes.len() as u64, |_| true);
         }
         memory.take_in(found, content)?;
         Ok(found)
@@ -411,6 +413,18 @@ impl Store {
         }
     }
 
+    /// Reverts one [`Store::pin`] of content that its owner can provide again. The store keeps it
+    /// for the next owner, and evicts it when other content needs the room.
+    ///
+    /// # Panics
+    /// If the content is not pinned.
+    pub fn release(&self, id: &ContentId) {
+        self.unpin(id);
+        if let Some(item) = self.lock_memory().items.get_mut(id) {
+            item.is_released = true;
+        }
+    }
+
     /// Removes content from memory and from the folder, unless it is pinned. Returns whether it was
     /// removed.
     ///
@@ -472,11 +486,15 @@ impl Memory {
 
     /// Keeps content that is nowhere else.
     fn take_in(&mut self, id: ContentId, content: StoredContent) -> Result<(), StoreError> {
-        if self.items.contains_key(&id) {
+        if let Some(item) = self.items.get_mut(&id) {
+            item.is_released = false;
             return Ok(());
         }
-        let (limit, held) = (self.bytes_max, self.bytes);
         let wanted = content.bytes.len() as u64;
+        if wanted <= self.bytes_max {
+            self.make_room(wanted, |item| item.is_released);
+        }
+        let (limit, held) = (self.bytes_max, self.bytes);
         if held.saturating_add(wanted) > limit {
             return Err(StoreError::MemoryFull {
                 limit,
@@ -494,17 +512,17 @@ impl Memory {
         if wanted > self.bytes_max || self.items.contains_key(&id) {
             return;
         }
-        if self.make_room(wanted) {
+        if self.make_room(wanted, |_| true) {
             self.insert_entry(id, held);
         }
     }
 
-    /// Evicts the longest unused content until `wanted` more bytes fit; returns false if only
-    /// pinned content is left.
-    fn make_room(&mut self, wanted: u64) -> bool {
-        while self.bytes + wanted > self.bytes_max {
-            let unpinned = self.by_use.values().find(|id| !self.pins.contains_key(id));
-            let Some(evicted) = unpinned.copied() else {
+    /// Evicts the longest unused content that `may_go` allows until `wanted` more bytes fit; returns
+    /// false if no more content can go. Pinned content always stays.
+    fn make_room(&mut self, wanted: u64, may_go: impl Fn(&MemoryEntry) -> bool) -> bool {
+        while self.bytes.saturating_add(wanted) > self.bytes_max {
+            let can_go = |id: &&ContentId| !self.pins.contains_key(id) && may_go(&self.items[*id]);
+            let Some(evicted) = self.by_use.values().find(can_go).copied() else {
                 return false;
             };
             self.remove_entry(&evicted);
@@ -517,7 +535,12 @@ impl Memory {
         self.bytes += held.bytes.len() as u64;
         self.by_use.insert(self.uses, id);
         let used = self.uses;
-        let before = self.items.insert(id, MemoryEntry { held, used });
+        let entry = MemoryEntry {
+            held,
+            used,
+            is_released: false,
+        };
+        let before = self.items.insert(id, entry);
         assert!(before.is_none(), "content is kept once");
         assert_eq!(
             self.items.len(),

@@ -47,7 +47,7 @@ use souk_folder::config::Traffic;
 use souk_folder::key::NodeKey;
 use souk_folder::market_file::MarketFile;
 use souk_market::{AccountKey, JobId, Lease, Receipt};
-use souk_memory::{ContentId, Store, Tensor};
+use souk_memory::{ContentId, HeldContent, Store, Tensor};
 use souk_network::content::transfers::{Tensors, TransferConfig};
 use souk_network::{Network, NetworkConfig};
 use souk_roles::job::bidding::book_pause;
@@ -398,7 +398,7 @@ impl Buyer {
         let spec = spec.map_err(|error| UnfinishedJob::at_once(id, no_graph(&error)))?;
         let plan = planner.adopt_quote(quote);
         let begin = |now| JobCore::begin(spec, Some(plan), now);
-        let shell = Shell::new(self, begin, planner, id, (submission, writer));
+        let shell = Shell::new(self, begin, planner, id, (submission, writer), Vec::new());
         to_job_result(shell.run().await)
     }
 
@@ -426,18 +426,16 @@ impl Buyer {
             return Err(failed(Reason::Journal(error.to_string())));
         }
         let broken = |error: &dyn std::fmt::Display| failed(Reason::Journal(error.to_string()));
-        let mut kept = HeldContents::new(self.tensors.store().clone(), false);
-        let values = journal.read_values().map_err(|error| broken(&error))?;
-        let put = kept.put_values(&values);
-        put.map_err(|error| failed(Reason::Memory(error.to_string())))?;
-        drop(values);
+        let mut kept = Vec::new();
+        for value in journal.read_values().map_err(|error| broken(&error))? {
+            let put = HeldContent::put(self.tensors.store(), value.to_blob());
+            kept.push(put.map_err(|error| failed(Reason::Memory(error.to_string())))?);
+        }
         let planner = Planner::new(self, job, graph);
         let begin = |now| JobCore::resume(spec, past, now);
         let writer = Some(journal.start_writer());
-        let shell = Shell::new(self, begin, planner, id, (submission, writer));
-        let ended = shell.run().await;
-        drop(kept);
-        to_job_result(ended)
+        let shell = Shell::new(self, begin, planner, id, (submission, writer), kept);
+        to_job_result(shell.run().await)
     }
 
     /// Returns the specification of a job of `count` requests, with those of earlier lives.

@@ -31,6 +31,34 @@ fn a_full_memory_refuses_by_its_limit() {
 }
 
 #[test]
+fn released_content_stays_until_other_content_needs_its_room() {
+    let store = Store::in_memory(10);
+    let put = |text: &'static str| store.put(Bytes::from_static(text.as_bytes()));
+    let ids = ["aaaa", "bbbb"].map(|text| put(text).unwrap());
+    for id in ids {
+        store.pin(id);
+        store.pin(id);
+        store.release(&id);
+    }
+    put("cccc").unwrap_err();
+    assert!(
+        ids.iter().all(|id| store.contains(id)),
+        "both have an owner"
+    );
+    store.release(&ids[0]);
+    store.release(&ids[1]);
+    assert!(ids.iter().all(|id| store.contains(id)), "there is room");
+    // The longest unused goes, and no more than must.
+    put("cccc").unwrap();
+    assert_eq!(ids.map(|id| store.contains(&id)), [false, true]);
+    // Content that is put again has an owner again.
+    put("bbbb").unwrap();
+    put("dddd").unwrap_err();
+    put("more than ten").unwrap_err();
+    assert!(store.contains(&ids[1]));
+}
+
+#[test]
 fn held_content_leaves_with_its_last_hold() {
     let store = Arc::new(Store::in_memory(10));
     let text = || Bytes::from_static(b"12345678");

@@ -284,8 +284,10 @@ impl JobCore {
     }
 
     fn on_answer(&mut self, wait: Wait, answer: Answer) {
-        if let Answer::NotWritten(why) = answer {
-            return self.on_not_written(&wait, why);
+        match answer {
+            Answer::NotWritten(why) => return self.on_not_written(&wait, why),
+            Answer::NotStored(why) => return self.end_job(End::Failed(Reason::Memory(why))),
+            _ => {}
         }
         match wait {
             Wait::Began => self.has_begun = true,
@@ -519,6 +521,7 @@ impl JobCore {
     ) {
         let fetch = Action::Fetch {
             job: attempt_id(self.spec.job, n),
+            request: self.request_in_need(n, &wait),
             name,
             id,
             holders,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use souk_folder::clock::{CoreClock, unix_ms};
 use souk_market::{JobId, Lease, LeaseId};
-use souk_memory::Tensor;
+use souk_memory::{HeldContent, Tensor};
 use souk_network::content::inline_contents::InlineContents;
 use souk_roles::clock::Now;
 use souk_roles::effect::{Effect, Ticket};
@@ -126,15 +126,16 @@ struct FollowedLeases {
 }
 
 impl Shell {
-    /// Starts or resumes a job: begins its core and carries out the first actions.
+    /// Starts or resumes a job: begins its core and carries out the first actions. `kept` are the
+    /// values that an earlier life of the job computed.
     pub(super) fn new(
         buyer: &Buyer,
         begin: impl FnOnce(Now) -> (JobCore, Vec<Effect<Action>>),
         planner: Planner,
         job: JobId,
         (submission, journal): (Submission, Option<JournalWriter>),
+        kept: Vec<HeldContent>,
     ) -> Shell {
-        let is_session = planner.is_session();
         let clock = CoreClock::new(buyer.broker().log_clock());
         let (core, effects) = begin(clock.now());
         let (told, inbox) = mpsc::channel(INBOX);
@@ -176,7 +177,7 @@ impl Shell {
             gathered: JobResult::new(job),
             watch: JobStopwatch::start(),
             served: ServedContents::new(buyer.tensors.clone(), buyer.account()),
-            held: HeldContents::new(buyer.tensors.store().clone(), is_session),
+            held: HeldContents::new(buyer.tensors.store().clone(), kept),
             inline_contents: InlineContents::default(),
             fault: None,
             outcome: None,

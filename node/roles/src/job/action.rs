@@ -72,10 +72,14 @@ pub enum Action {
         /// The contents to serve.
         contents: Vec<ContentId>,
     },
-    /// Fetch an output and check that it is a tensor. Answer: `Fetched` or `NotFetched`.
+    /// Fetch an output and check that it is a tensor. Answer: `Fetched`, `NotFetched` or
+    /// `NotStored`.
     Fetch {
         /// The id under which the job bought the makers' leases.
         job: JobId,
+        /// The request that needs it: the shell must hold it until the caller has that answer.
+        /// Without one, the shell must hold it until the job ends.
+        request: Option<u32>,
         /// The name of the output.
         name: String,
         /// The id of the output.
@@ -120,6 +124,8 @@ pub enum Action {
         request: u32,
         /// The outputs by name; the shell holds them already.
         outputs: Vec<(String, ContentId)>,
+        /// Whether a comparison still reads them: the shell must then hold them until the job ends.
+        is_evidence: bool,
     },
     /// Report an event to people. No answer.
     Tell(JobEvent),

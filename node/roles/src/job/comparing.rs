@@ -49,6 +49,13 @@ pub(super) enum Purpose {
     Doubt { leg: Leg, id: ContentId },
 }
 
+impl Pair {
+    /// Returns whether one side is an answer that the caller receives or has.
+    pub(super) fn reads_answer(&self) -> bool {
+        matches!(self.purpose, Purpose::Doubt { .. })
+    }
+}
+
 impl Purpose {
     pub(super) fn attempt_number(self) -> Option<u32> {
         match self {

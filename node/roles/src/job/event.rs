@@ -96,6 +96,8 @@ pub enum Answer {
     Fetched,
     /// The content is not here, or is no tensor.
     NotFetched(FetchFault),
+    /// This node has no room for the content: its holders are not at fault.
+    NotStored(String),
     /// The other provider accepted the tensor, or why not.
     HandedOn(Result<(), String>),
     /// Whether two contents are equal within the tolerance.

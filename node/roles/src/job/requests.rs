@@ -4,7 +4,7 @@
 
 use super::JobCore;
 use super::action::Action;
-use super::comparing::{self, Purpose, Side};
+use super::comparing::{self, Pair, Purpose, Side};
 use super::event::{Answer, FetchFault, Leg};
 use super::facts::Fact;
 use super::reason::{Objection, Reason};
@@ -23,6 +23,35 @@ impl OpenRequest {
 }
 
 impl JobCore {
+    /// Returns the request that needs a content to be fetched, if the content is of no use once the
+    /// caller has its answer. An earlier life and a check number requests in their own way.
+    pub(super) fn request_in_need(&self, n: u32, wait: &Wait) -> Option<u32> {
+        if let Wait::FetchPast { request, .. } = wait {
+            return Some(*request);
+        }
+        let attempt = self.attempts.get(&n)?;
+        if attempt.is_resumed || attempt.purpose == AttemptPurpose::Check {
+            return None;
+        }
+        match wait {
+            Wait::FetchAnswer { request, .. } => Some(*request),
+            Wait::FetchPair { pair, .. } => match self.pairs.get(pair)?.purpose {
+                Purpose::Twins { request, .. } => Some(request),
+                Purpose::Third { .. } | Purpose::Doubt { .. } => None,
+            },
+            Wait::FetchUntaken { untaken, .. } => {
+                // A value that feeds the next request outlives the answer that it came with.
+                let lease::Offer { request, name, .. } = &untaken.offer;
+                let mut fed = attempt.plan.feedback_inputs();
+                match fed.any(|(_, fed)| fed.name == *name) {
+                    true => attempt.next_in_sequence(*request),
+                    false => Some(*request),
+                }
+            }
+            _ => None,
+        }
+    }
+
     /// Handles new outputs of a request.
     pub(super) fn on_progress(&mut self, n: u32, request: u32) {
         let is_wanted = self.requests.contains_key(&request);
@@ -294,8 +323,16 @@ impl JobCore {
         };
         self.record_facts(vec![answered], Wait::Record);
         self.weigh_evidence(&outputs);
+        let is_evidence = self.pairs.values().any(Pair::reads_answer);
         let wait = Wait::Give { attempt, request };
-        self.request_effect(Action::Give { request, outputs }, wait);
+        self.request_effect(
+            Action::Give {
+                request,
+                outputs,
+                is_evidence,
+            },
+            wait,
+        );
     }
 
     /// Delivers requests whose values are all kept. Returns whether there was one.

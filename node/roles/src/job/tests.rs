@@ -566,6 +566,42 @@ fn a_tensor_that_is_not_taken_goes_through_the_buyer_or_its_consumer_is_done_wit
     assert_eq!(before.first().map(Reason::code), Some("untaken"));
 }
 
+#[test]
+fn a_job_holds_nothing_of_the_requests_whose_answers_are_taken() {
+    for copies in [1, 2] {
+        let limits = Limits { copies, ..limits() };
+        let mut world = World::new(7, vec![Style::Honest; 5], 40, limits);
+        let mut most = 0;
+        while world.outcome.is_none() {
+            world.step();
+            most = most.max(world.held_count());
+        }
+        assert_done(&mut world, 40);
+        assert_eq!(world.held_count(), 0, "{copies} copies");
+        // Of each request under way the input, and of each part the output of each run.
+        let each = 1 + copies * world.parts;
+        assert!(most <= (world.window() * each) as usize, "{most} at a time");
+    }
+}
+
+#[test]
+fn a_buyer_without_room_for_an_output_ends_its_job_and_blames_nobody() {
+    for (copies, at) in [(1, 0), (1, 2), (2, 0), (2, 3)] {
+        let limits = Limits { copies, ..limits() };
+        let mut world = World::new(7, vec![Style::Honest; 5], 6, limits);
+        world.full_at = Some(at);
+        let outcome = world.run();
+        let End::Failed(reason) = outcome.how else {
+            panic!("{:?}", outcome.how);
+        };
+        assert_eq!(reason.code(), "memory", "fetch {at} of {copies} copies");
+        assert!(outcome.before.is_empty(), "{:?}", outcome.before);
+        let blamed = |fact: &Fact| matches!(fact, Fact::Excluded { .. } | Fact::Refused { .. });
+        assert_eq!(world.facts(blamed), 0, "nobody is blamed");
+        world.assert_rest();
+    }
+}
+
 fn liar(place: u8) -> AccountKey {
     AccountKey::from(&souk_market::SigningKey::from_bytes(&[place + 10; 32]))
 }

@@ -7,8 +7,9 @@ use libp2p::PeerId;
 use souk_folder::clock::unix_ms;
 use souk_folder::key;
 use souk_market::{Acceptance, AccountKey, Command, JobId};
-use souk_memory::ContentId;
+use souk_memory::{ContentId, HeldContent};
 use souk_network::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
+use souk_network::content::transfers::FetchError;
 use souk_network::protocols::lease::offer_tensor;
 use souk_roles::access::Scope;
 use souk_roles::lease::{Contact, Offer, OfferAnswer};
@@ -52,13 +53,16 @@ impl Shell {
             }
             Action::Fetch {
                 job,
+                request,
                 name,
                 id,
                 holders,
-            } => self.fetch_output(ticket, job, name, id, holders),
+            } => {
+                let fetching = self.held.hold_fetched(request, id);
+                self.fetch_output(ticket, job, name, fetching, holders);
+            }
             Action::HandOn { job, to, offer } => {
                 self.served.grant_contents(job, to, &[offer.tensor]);
-                self.held.assign(offer.request, &offer.tensor);
                 self.effects.start(ticket, hand_on(buyer, to, offer));
             }
             Action::Compare {
@@ -76,7 +80,16 @@ impl Shell {
             }
             Action::Keep { ids } => self.keep_values(ticket, &ids),
             Action::Record(facts) => self.record_facts(ticket, facts),
-            Action::Give { request, outputs } => self.deliver_answer(ticket, request, &outputs),
+            Action::Give {
+                request,
+                outputs,
+                is_evidence,
+            } => {
+                if is_evidence {
+                    self.held.keep_answered(request);
+                }
+                self.deliver_answer(ticket, request, &outputs);
+            }
             Action::Tell(event) => self.report_event(event),
             Action::Warn => self.warning.notify_one(),
             Action::Stop(stopped) => self.effects.stop(stopped),
@@ -90,12 +103,11 @@ impl Shell {
         ticket: Ticket,
         job: JobId,
         name: String,
-        id: ContentId,
+        fetching: HeldContent,
         holders: Vec<AccountKey>,
     ) {
         let (buyer, room) = (self.buyer.clone(), self.transfers.clone());
-        let scope = self.served.job_scope(job);
-        self.held.hold_fetched(id);
+        let (scope, id) = (self.served.job_scope(job), fetching.id());
         let along = self.inline_contents.take_content(&id);
         let along = along.and_then(|(leg, bytes)| {
             let talk = self.talks.get(&leg)?;
@@ -104,7 +116,9 @@ impl Shell {
         self.effects.start(ticket, async move {
             // The semaphore is never closed.
             let _room = room.acquire_owned().await;
-            EffectOutcome::Is(fetch_from_holders(&buyer, scope, &name, id, along, &holders).await)
+            let fetched = fetch_from_holders(&buyer, scope, &name, id, along, &holders).await;
+            drop(fetching);
+            EffectOutcome::Is(fetched)
         });
     }
 
@@ -185,8 +199,6 @@ impl Shell {
         let tensor = |(name, id): &(String, ContentId)| {
             Some((name.clone(), store.get_tensor(id).ok().flatten()?))
         };
-        let ids = outputs.iter().map(|(_, id)| id);
-        ids.for_each(|id| self.held.assign(number, id));
         let outputs: Option<BTreeMap<String, Tensor>> = outputs.iter().map(tensor).collect();
         let Some(mut outputs) = outputs else {
             let why = "an answer is no longer in memory: it is too large";
@@ -294,10 +306,18 @@ async fn fetch_from_holders(
     }
     let links = (buyer.tensors.links(), unix_ms());
     let whom = holders::in_order(holders, buyer.account(), links);
-    let lost = |why: String| Answer::NotFetched(FetchFault::Lost(why));
     match buyer.tensors.fetch_from(scope, &whom, id).await {
         Ok(fetched) => check_output(name, id, &fetched.bytes),
-        Err(error) => lost(error.to_string()),
+        Err(error) => not_fetched(&error),
+    }
+}
+
+/// Returns the answer to a fetch that failed: no holder is at fault if this node has no room.
+fn not_fetched(error: &FetchError) -> Answer {
+    let why = error.to_string();
+    match error {
+        FetchError::Store(_) | FetchError::Full(_) => Answer::NotStored(why),
+        _ => Answer::NotFetched(FetchFault::Lost(why)),
     }
 }
 
@@ -335,5 +355,27 @@ fn compare_contents(buyer: &Buyer, left: ContentId, right: ContentId, tolerance_
             is_within_tolerance(&left, &right, Tolerance(f64::from(tolerance_ppm) / 1e6))
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_memory::StoreError;
+
+    use super::*;
+
+    #[test]
+    fn a_fetch_that_finds_no_room_here_is_no_fault_of_its_holders() {
+        let full = StoreError::MemoryFull {
+            limit: 10,
+            held: 8,
+            wanted: 3,
+        };
+        let answer = not_fetched(&FetchError::Store(full));
+        assert!(matches!(answer, Answer::NotStored(_)), "{answer:?}");
+        let id = ContentId::for_content(b"an output");
+        let answer = not_fetched(&FetchError::Nobody { id });
+        let is_lost = matches!(answer, Answer::NotFetched(FetchFault::Lost(_)));
+        assert!(is_lost, "{answer:?}");
     }
 }

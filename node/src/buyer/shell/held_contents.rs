@@ -1,9 +1,8 @@
-//! The inputs and outputs of a job's requests in the buyer's store, which has a limit and evicts
-//! nothing by itself.
+//! The inputs and outputs of a job's requests in the buyer's store, which has a limit and one copy
+//! of each.
 //!
-//! A session drops those of a request once its caller has the answer, because a session that loses
-//! a provider is over. Any other job keeps them to its end: another provider can have to compute a
-//! request again.
+//! Those of a request leave the store once the caller has its answer: nobody computes an answered
+//! request again. Values that no single request needs stay until the job ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,34 +10,22 @@ use std::sync::Arc;
 use souk_memory::{ContentId, HeldContent, Store, StoreError, Tensor};
 
 /// What a job holds in the store. Dropping it drops the contents.
-pub(in crate::buyer) struct HeldContents {
+pub(super) struct HeldContents {
     store: Arc<Store>,
-    is_session: bool,
+    /// The contents of each request without an answer.
     by_request: BTreeMap<u32, Vec<HeldContent>>,
-    /// What was fetched and belongs to no request yet. Several requests can have equal outputs.
-    fetched: BTreeMap<ContentId, Vec<HeldContent>>,
-    /// The values that the job computed in an earlier life.
-    values: Vec<HeldContent>,
+    /// The contents to hold until the job ends.
+    to_end: Vec<HeldContent>,
 }
 
 impl HeldContents {
-    pub(in crate::buyer) fn new(store: Arc<Store>, is_session: bool) -> HeldContents {
+    /// Holds contents until the job ends: the values that an earlier life of it kept.
+    pub(super) fn new(store: Arc<Store>, to_end: Vec<HeldContent>) -> HeldContents {
         HeldContents {
             store,
-            is_session,
             by_request: BTreeMap::new(),
-            fetched: BTreeMap::new(),
-            values: Vec::new(),
+            to_end,
         }
-    }
-
-    /// Stores values that the job computed in an earlier life.
-    pub(in crate::buyer) fn put_values(&mut self, values: &[Tensor]) -> Result<(), StoreError> {
-        for value in values {
-            self.values
-                .push(HeldContent::put(&self.store, value.to_blob())?);
-        }
-        Ok(())
     }
 
     /// Stores the inputs of a request.
@@ -55,35 +42,32 @@ impl HeldContents {
         Ok(ids)
     }
 
-    /// Returns whether a content is an input or an output of a request without an answer.
+    /// Returns whether a content is of a request without an answer, or held until the job ends.
     pub(super) fn holds(&self, id: &ContentId) -> bool {
-        let mut held = self.by_request.values().flatten();
-        self.fetched.contains_key(id) || held.any(|held| held.id() == *id)
+        let mut held = self.by_request.values().flatten().chain(&self.to_end);
+        held.any(|held| held.id() == *id)
     }
 
-    /// Holds a content that is about to be fetched.
-    pub(super) fn hold_fetched(&mut self, id: ContentId) {
+    /// Holds a content that is about to be fetched, until the caller has the answer to a request or
+    /// until the job ends. Returns a second hold, for the time of the fetch: the content can come
+    /// after the answer.
+    pub(super) fn hold_fetched(&mut self, request: Option<u32>, id: ContentId) -> HeldContent {
         let held = HeldContent::for_id(&self.store, id);
-        self.fetched.entry(id).or_default().push(held);
-    }
-
-    /// Notes that a fetched content is of use as long as this request has no answer.
-    pub(super) fn assign(&mut self, request: u32, id: &ContentId) {
-        if let Some(held) = self.fetched.get_mut(id) {
-            let one = held.pop();
-            if held.is_empty() {
-                self.fetched.remove(id);
-            }
-            self.by_request.entry(request).or_default().extend(one);
-        }
+        let of_request = request.and_then(|request| self.by_request.get_mut(&request));
+        of_request.unwrap_or(&mut self.to_end).push(held);
+        HeldContent::for_id(&self.store, id)
     }
 
     /// Returns the contents to drop when the caller has the answer to a request.
     pub(super) fn take_answered(&mut self, request: u32) -> Vec<HeldContent> {
-        match self.is_session {
-            true => self.by_request.remove(&request).unwrap_or_default(),
-            false => Vec::new(),
-        }
+        self.by_request.remove(&request).unwrap_or_default()
+    }
+
+    /// Holds the contents of a request until the job ends, because its answer is evidence about
+    /// another result.
+    pub(super) fn keep_answered(&mut self, request: u32) {
+        let held = self.take_answered(request);
+        self.to_end.extend(held);
     }
 }
 
@@ -96,27 +80,26 @@ mod tests {
     const STORE_BYTES: u64 = 32 << 10;
 
     /// Runs a request: its inputs are stored, and its output arrives. Answers are equal in pairs,
-    /// and tokens come again.
+    /// and inputs come again.
     fn run_request(held: &mut HeldContents, number: u32) -> Result<ContentId, StoreError> {
         let token = Tensor::from_vec([1], vec![i64::from(number % 3)]).unwrap();
         held.put_inputs(number, &BTreeMap::from([("token".to_owned(), token)]))?;
         let mut answer = vec![0_u8; ANSWER_BYTES];
         answer[..4].copy_from_slice(&(number / 2).to_le_bytes());
         let answer = Tensor::from_vec([ANSWER_BYTES], answer).unwrap();
-        held.hold_fetched(answer.id());
+        let _fetching = held.hold_fetched(Some(number), answer.id());
         held.store.put_tensor(&answer)
     }
 
     #[test]
-    fn a_session_keeps_nothing_of_the_requests_that_are_answered() {
+    fn a_job_holds_the_contents_of_the_requests_that_have_no_answer() {
         let store = Arc::new(Store::in_memory(STORE_BYTES));
-        let mut held = HeldContents::new(store.clone(), true);
+        let mut held = HeldContents::new(store.clone(), Vec::new());
         let mut before = None;
         for number in 0..200 {
             let answer = run_request(&mut held, number).unwrap();
             // Its caller confirms the answer before.
             if let Some((number, answer)) = before.replace((number, answer)) {
-                held.assign(number, &answer);
                 assert!(store.contains(&answer) && held.holds(&answer));
                 drop(held.take_answered(number));
             }
@@ -128,41 +111,36 @@ mod tests {
     }
 
     #[test]
-    fn the_values_of_an_earlier_life_are_dropped_at_the_end_of_the_job() {
+    fn values_of_no_single_request_stay_to_the_end() {
         let store = Arc::new(Store::in_memory(STORE_BYTES));
-        let value = |byte: u8| Tensor::from_vec([ANSWER_BYTES], vec![byte; ANSWER_BYTES]).unwrap();
-        for _ in 0..3 {
-            let mut held = HeldContents::new(store.clone(), false);
-            held.put_values(&[value(1), value(2)]).unwrap();
-            assert!(store.contains(&value(1).id()) && store.contains(&value(2).id()));
-        }
-        assert_eq!(store.usage().memory_items, 0);
-        let mut held = HeldContents::new(store.clone(), false);
-        let many: Vec<Tensor> = (0..9).map(value).collect();
-        held.put_values(&many).unwrap_err();
+        let value = |value: i64| Tensor::from_vec([1], vec![value]).unwrap();
+        let kept = HeldContent::put(&store, value(7).to_blob()).unwrap();
+        let mut held = HeldContents::new(store.clone(), vec![kept]);
+        drop(held.hold_fetched(None, store.put_tensor(&value(8)).unwrap()));
+        let evidence = run_request(&mut held, 0).unwrap();
+        held.keep_answered(0);
+        assert!(held.holds(&evidence) && held.holds(&value(7).id()));
+        assert_eq!(
+            store.usage().memory_items,
+            4,
+            "with the input of the request"
+        );
+        // A model of another job that runs now has the same content.
+        store.pin(value(0).id());
         drop(held);
-        assert_eq!(store.usage().memory_items, 0);
+        assert_eq!(store.usage().memory_items, 1);
     }
 
     #[test]
-    fn a_job_that_can_repeat_requests_keeps_them_to_its_end() {
+    fn a_content_that_comes_after_its_answer_leaves_with_its_fetch() {
         let store = Arc::new(Store::in_memory(STORE_BYTES));
-        let mut held = HeldContents::new(store.clone(), false);
-        for number in 0..4 {
-            let answer = run_request(&mut held, number).unwrap();
-            held.assign(number, &answer);
-            assert!(held.take_answered(number).is_empty());
-        }
-        assert_eq!(
-            store.usage().memory_items,
-            5,
-            "three tokens and two answers"
-        );
-        // A model of another job that runs now has the same content.
-        let model = Tensor::from_vec([1], vec![0_i64]).unwrap().id();
-        store.pin(model);
-        drop(held);
-        assert_eq!(store.usage().memory_items, 1);
-        assert!(store.contains(&model));
+        let mut held = HeldContents::new(store.clone(), Vec::new());
+        held.put_inputs(0, &BTreeMap::new()).unwrap();
+        let late = Tensor::from_vec([1], vec![9_i64]).unwrap();
+        let fetching = held.hold_fetched(Some(0), late.id());
+        drop(held.take_answered(0));
+        store.put_tensor(&late).unwrap();
+        drop(fetching);
+        assert_eq!(store.usage().memory_items, 0);
     }
 }

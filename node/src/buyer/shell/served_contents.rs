@@ -36,7 +36,8 @@ impl ServedContents {
         Scope { buyer, job }
     }
 
-    /// Keeps a content in the store until the job ends.
+    /// Keeps a content in the store until the job ends, and after it until others need its room:
+    /// the next job of the model can use it.
     pub(super) fn pin_content(&mut self, id: ContentId) {
         if self.pinned.insert(id) {
             self.tensors.store().pin(id);
@@ -58,6 +59,6 @@ impl Drop for ServedContents {
         let attempts = self.attempts.iter();
         attempts.for_each(|job| self.tensors.access().end_lease(self.job_scope(*job)));
         let store = self.tensors.store();
-        self.pinned.iter().for_each(|id| store.unpin(id));
+        self.pinned.iter().for_each(|id| store.release(id));
     }
 }

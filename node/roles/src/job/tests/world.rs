@@ -169,7 +169,9 @@ pub struct World {
     /// What a content is worth: honest results of one thing differ in the id and not in this.
     values: BTreeMap<ContentId, u64>,
     /// The values that the buyer's machine holds.
-    here: BTreeSet<ContentId>,
+    here: BTreeMap<ContentId, BTreeSet<Option<u32>>>,
+    /// The fetch for which the buyer has no room, counted from here.
+    pub full_at: Option<u32>,
     plans: BTreeMap<ContentId, Vec<u32>>,
     followed: Vec<LeaseId>,
     pub has_said_last: bool,
@@ -382,7 +384,8 @@ impl World {
             streams: BTreeMap::new(),
             works: BTreeMap::new(),
             values: BTreeMap::new(),
-            here: BTreeSet::new(),
+            here: BTreeMap::new(),
+            full_at: None,
             plans: BTreeMap::new(),
             followed: Vec::new(),
             has_said_last: false,
@@ -483,7 +486,7 @@ impl World {
         let value = mix(42, u64::from(number));
         let id = ContentId::for_content(&value.to_le_bytes());
         self.values.insert(id, value);
-        self.here.insert(id);
+        self.hold(id, Some(number));
         self.spec.request_inputs.insert(id);
         let is_forgotten = self.forgets.is_some_and(|from| number >= from);
         let inputs = match self.brings(number) && !is_forgotten {
@@ -672,7 +675,7 @@ impl World {
             self.hang(lease);
         }
         let kept = self.disk.iter().filter_map(|fact| match fact {
-            Fact::Kept { id, .. } => Some(*id),
+            Fact::Kept { id, .. } => Some((*id, [None].into())),
             _ => None,
         });
         self.here = kept.collect();
@@ -887,17 +890,26 @@ impl World {
                     None => Answer::from_command_result(self.command(account(BUYER), *command)),
                 }
             }
-            Action::Fetch { id, holders, .. } => {
+            Action::Fetch {
+                id,
+                holders,
+                request,
+                ..
+            } => {
                 assert!(!holders.is_empty() && self.values.contains_key(&id));
-                match is_bad {
-                    true => Answer::NotFetched(FetchFault::Lost("gone".to_owned())),
-                    false => {
-                        self.here.insert(id);
+                let is_full = self.full_at == Some(0);
+                self.full_at = self.full_at.map(|left| left.saturating_sub(1));
+                match (is_full, is_bad) {
+                    (true, _) => Answer::NotStored("no room".to_owned()),
+                    (_, true) => Answer::NotFetched(FetchFault::Lost("gone".to_owned())),
+                    (_, false) => {
+                        self.hold(id, request);
                         Answer::Fetched
                     }
                 }
             }
             Action::HandOn { to, offer, .. } => {
+                assert!(self.here.contains_key(&offer.tensor), "it is here");
                 let work = self.works.get(&offer.to).unwrap();
                 assert_eq!(AccountKey::from(&provider_key(work.provider)), to);
                 match self.styles[work.provider] {
@@ -906,6 +918,8 @@ impl World {
                 }
             }
             Action::Compare { left, right, .. } => {
+                let mut sides = [left, right].into_iter();
+                assert!(sides.all(|id| self.here.contains_key(&id)), "both are here");
                 Answer::Compared(self.values[&left] == self.values[&right])
             }
             Action::Sign { receipt } => {
@@ -913,13 +927,46 @@ impl World {
             }
             Action::Serve { contents } => {
                 let mut tensors = contents.iter().filter(|id| self.values.contains_key(id));
-                assert!(tensors.all(|id| self.here.contains(id)), "it is here");
+                assert!(tensors.all(|id| self.here.contains_key(id)), "it is here");
                 Answer::Served
             }
             Action::Keep { .. } => Answer::Kept,
-            Action::Give { request, outputs } => self.given(request, &outputs),
+            Action::Give {
+                request,
+                outputs,
+                is_evidence,
+            } => {
+                let mut ids = outputs.iter().map(|(_, id)| id);
+                assert!(ids.all(|id| self.here.contains_key(id)), "it is here");
+                let answer = self.given(request, &outputs);
+                if answer == Answer::Taken && !is_evidence {
+                    self.drop_held(request);
+                }
+                answer
+            }
             other => panic!("{other:?} is not answered"),
         }
+    }
+
+    /// Holds a content until the caller has the answer to a request, or until the job ends.
+    fn hold(&mut self, id: ContentId, request: Option<u32>) {
+        self.here.entry(id).or_default().insert(request);
+    }
+
+    fn drop_held(&mut self, request: u32) {
+        self.here.retain(|_, holders| {
+            holders.remove(&Some(request));
+            !holders.is_empty()
+        });
+    }
+
+    pub fn window(&self) -> u32 {
+        self.spec.window
+    }
+
+    /// How many contents the buyer holds.
+    pub fn held_count(&self) -> usize {
+        self.here.len()
     }
 
     fn is_unknown(&self, providers: &[AccountKey]) -> Option<AccountKey> {

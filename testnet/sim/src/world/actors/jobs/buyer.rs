@@ -439,7 +439,9 @@ impl World {
                 self.check_kept(actor, &facts);
                 self.record_for_buyer(actor, ticket, facts);
             }
-            Action::Give { request, outputs } => self.take_answer(actor, ticket, request, outputs),
+            Action::Give {
+                request, outputs, ..
+            } => self.take_answer(actor, ticket, request, outputs),
             Action::Stop(of) => {
                 if let Role::Buyer(buyer) = &mut self.actors.list[actor].role {
                     buyer.stopped.insert(of);
