@@ -103,7 +103,7 @@ pub enum Action {
         left: ContentId,
         /// The second content.
         right: ContentId,
-        /// The greatest difference allowed, in parts per million of the greatest element.
+        /// The greatest difference allowed, in parts per million of the elements' scale.
         tolerance_ppm: u32,
     },
     /// Add the buyer's signature to a receipt that the provider signed. Answer: `Signed`.

@@ -117,7 +117,7 @@ pub struct PlanPart {
     pub is_open_ended: bool,
     /// The device time of one run on the leg and on its twin.
     pub expected: [Micros; 2],
-    /// The greatest difference between two results, in parts per million of the greatest element.
+    /// The greatest difference between two results, in parts per million of the elements' scale.
     pub tolerance_ppm: u32,
 }
 
