@@ -253,7 +253,13 @@ impl Tensor {
     /// Returns the length of this tensor's blob in bytes.
     #[must_use]
     pub fn blob_length(&self) -> usize {
-        header_length(self.shape.rank()) + self.bytes.len()
+        Tensor::blob_length_of(self.dtype, &self.shape)
+    }
+
+    /// Returns the length of the blob of a tensor of this type and shape, in bytes.
+    #[must_use]
+    pub fn blob_length_of(dtype: DType, shape: &Shape) -> usize {
+        header_length(shape.rank()) + shape.byte_length(dtype)
     }
 
     /// Returns the tensor of a blob, sharing its bytes.

@@ -18,6 +18,7 @@ pub mod journal;
 pub mod lease_cancellation;
 mod link_estimates;
 pub mod names;
+mod output_bounds;
 mod own_outputs;
 mod past_times;
 pub mod pinned_plan;

@@ -19,6 +19,7 @@ use souk_scheduler::graph::{Bindings, Graph, Weight};
 
 use super::compare::part_tolerance;
 use super::job_priority::QueuedJob;
+use super::output_bounds::OutputBounds;
 use super::quote::{self, Quote};
 use super::remaining_graph::{self, RestError};
 use super::{Buyer, QuoteError};
@@ -76,6 +77,11 @@ impl Planner {
         let planned: usize = planned.map(bytes).sum();
         let brought: usize = brought.values().map(bytes).sum();
         u32::try_from(brought.div_ceil(planned.max(1))).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the bounds of the values that providers make for the job.
+    pub(super) fn output_bounds(&self) -> OutputBounds {
+        OutputBounds::from_graph(&self.graph, &self.inputs)
     }
 
     /// Returns the whole graph of the job.

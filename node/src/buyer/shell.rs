@@ -30,6 +30,7 @@ use tokio::task::JoinSet;
 use super::job::RequestInputs;
 use super::job_times::JobStopwatch;
 use super::journal::{JournalWrite, JournalWriter};
+use super::output_bounds::OutputBounds;
 use super::own_outputs::OwnOutputs;
 use super::past_times::{EndedJob, PastJob};
 use super::planner::{PlanError, Planner};
@@ -100,6 +101,7 @@ pub(super) struct Shell {
     journal: Option<JournalWriter>,
     planner: Planner,
     own_outputs: OwnOutputs,
+    bounds: OutputBounds,
     followed: FollowedLeases,
     /// The report of each leg, until its receipt is signed.
     reports: BTreeMap<Leg, LeaseReport>,
@@ -171,6 +173,7 @@ impl Shell {
             is_bought: submission.is_bought,
             journal,
             own_outputs: OwnOutputs::from_graph(planner.graph()),
+            bounds: planner.output_bounds(),
             planner,
             followed: FollowedLeases::default(),
             reports: BTreeMap::new(),
@@ -308,6 +311,7 @@ impl Shell {
         match self.held.put_inputs(number, &asked.tensors) {
             Ok(inputs) => {
                 self.own_outputs.note_request(number, &asked.tensors);
+                self.bounds.note_request(&asked.tensors);
                 self.asked += 1;
                 self.under_way += 1;
                 let request = Request {

@@ -7,6 +7,7 @@ use libp2p::PeerId;
 use souk_folder::clock::unix_ms;
 use souk_folder::key;
 use souk_market::{Acceptance, AccountKey, Command, JobId};
+use souk_memory::transfers::Urgency;
 use souk_memory::{ContentId, HeldContent};
 use souk_network::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
 use souk_network::content::transfers::FetchError;
@@ -17,7 +18,15 @@ use souk_roles::lease::{Contact, Offer, OfferAnswer};
 use super::*;
 use crate::buyer::compare::{Tolerance, is_within_tolerance};
 use crate::buyer::holders;
+use crate::buyer::output_bounds::OutputBound;
 use crate::client::trader::TradeError;
+
+/// An output to fetch.
+struct WantedOutput {
+    name: String,
+    id: ContentId,
+    bound: OutputBound,
+}
 
 impl Shell {
     /// Begins an action.
@@ -59,7 +68,9 @@ impl Shell {
                 holders,
             } => {
                 let fetching = self.held.hold_fetched(request, id);
-                self.fetch_output(ticket, job, name, fetching, holders);
+                let bound = self.bounds.bound_of(&name);
+                let output = WantedOutput { name, id, bound };
+                self.fetch_output(ticket, job, output, fetching, holders);
             }
             Action::HandOn { job, to, offer } => {
                 self.served.grant_contents(job, to, &[offer.tensor]);
@@ -102,13 +113,13 @@ impl Shell {
         &mut self,
         ticket: Ticket,
         job: JobId,
-        name: String,
+        output: WantedOutput,
         fetching: HeldContent,
         holders: Vec<AccountKey>,
     ) {
         let (buyer, room) = (self.buyer.clone(), self.transfers.clone());
-        let (scope, id) = (self.served.job_scope(job), fetching.id());
-        let along = self.inline_contents.take_content(&id);
+        let scope = self.served.job_scope(job);
+        let along = self.inline_contents.take_content(&output.id);
         let along = along.and_then(|(leg, bytes)| {
             let talk = self.talks.get(&leg)?;
             Some((key::peer_of(&talk.provider.0).ok()?, bytes))
@@ -116,7 +127,7 @@ impl Shell {
         self.effects.start(ticket, async move {
             // The semaphore is never closed.
             let _room = room.acquire_owned().await;
-            let fetched = fetch_from_holders(&buyer, scope, &name, id, along, &holders).await;
+            let fetched = fetch_from_holders(&buyer, scope, &output, along, &holders).await;
             drop(fetching);
             EffectOutcome::Is(fetched)
         });
@@ -294,11 +305,11 @@ async fn find_providers(buyer: Buyer, providers: Vec<AccountKey>) -> EffectOutco
 async fn fetch_from_holders(
     buyer: &Buyer,
     scope: Scope,
-    name: &str,
-    id: ContentId,
+    output: &WantedOutput,
     inline: Option<(PeerId, Bytes)>,
     holders: &[AccountKey],
 ) -> Answer {
+    let (name, id) = (&output.name, output.id);
     if let Some((peer, bytes)) = inline
         && let Ok(came) = buyer.tensors.take_in((scope, peer), (id, bytes), false)
     {
@@ -306,17 +317,25 @@ async fn fetch_from_holders(
     }
     let links = (buyer.tensors.links(), unix_ms());
     let whom = holders::in_order(holders, buyer.account(), links);
-    match buyer.tensors.fetch_from(scope, &whom, id).await {
+    let wanted = (id, output.bound.bytes_max);
+    let fetching = buyer
+        .tensors
+        .fetch_bounded(Urgency::Awaited, scope, &whom, wanted);
+    match fetching.await {
         Ok(fetched) => check_output(name, id, &fetched.bytes),
-        Err(error) => not_fetched(&error),
+        Err(error) => not_fetched(&error, output.bound),
     }
 }
 
 /// Returns the answer to a fetch that failed: no holder is at fault if this node has no room.
-fn not_fetched(error: &FetchError) -> Answer {
+fn not_fetched(error: &FetchError, bound: OutputBound) -> Answer {
     let why = error.to_string();
     match error {
         FetchError::Store(_) | FetchError::Full(_) => Answer::NotStored(why),
+        FetchError::TooLong { length, .. } if bound.is_by_shape => {
+            let why = format!("its {length} bytes are more than its shape takes");
+            Answer::NotFetched(FetchFault::NoTensor(why))
+        }
         _ => Answer::NotFetched(FetchFault::Lost(why)),
     }
 }
@@ -371,11 +390,39 @@ mod tests {
             held: 8,
             wanted: 3,
         };
-        let answer = not_fetched(&FetchError::Store(full));
+        let bound = OutputBound {
+            bytes_max: 4,
+            is_by_shape: true,
+        };
+        let answer = not_fetched(&FetchError::Store(full), bound);
         assert!(matches!(answer, Answer::NotStored(_)), "{answer:?}");
         let id = ContentId::for_content(b"an output");
-        let answer = not_fetched(&FetchError::Nobody { id });
+        let answer = not_fetched(&FetchError::Nobody { id }, bound);
         let is_lost = matches!(answer, Answer::NotFetched(FetchFault::Lost(_)));
         assert!(is_lost, "{answer:?}");
+    }
+
+    #[test]
+    fn an_output_longer_than_its_shape_is_not_fetched_and_wrong() {
+        let id = ContentId::for_content(b"an output");
+        let (length, limit) = (8 << 30, 1 << 20);
+        let long = FetchError::TooLong { id, length, limit };
+        let fault = |is_by_shape| {
+            let bytes_max = limit;
+            not_fetched(
+                &long,
+                OutputBound {
+                    bytes_max,
+                    is_by_shape,
+                },
+            )
+        };
+        let by_shape = fault(true);
+        let is_wrong = matches!(by_shape, Answer::NotFetched(FetchFault::NoTensor(_)));
+        assert!(is_wrong, "{by_shape:?}");
+        // Nobody knows whether a shape that only the run shows is wrong.
+        let open = fault(false);
+        let is_lost = matches!(open, Answer::NotFetched(FetchFault::Lost(_)));
+        assert!(is_lost, "{open:?}");
     }
 }
