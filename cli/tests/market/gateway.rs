@@ -37,7 +37,7 @@ pub fn digits_job(client: &Client) -> Value {
 }
 
 /// Waits until a job has this state.
-fn until(market: &Market, client: &Client, job: &str, state: &str) -> Value {
+pub fn until(market: &Market, client: &Client, job: &str, state: &str) -> Value {
     let path = format!("/v1/jobs/{job}");
     let mut found = Value::Null;
     market.until(|| {

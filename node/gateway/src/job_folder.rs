@@ -6,7 +6,7 @@
 //! buyer/jobs/NAME/request.json    what was asked, under which key: on disk before anything is paid
 //! buyer/jobs/NAME/contents/…      the model and the inputs, by links of the job's own
 //! buyer/jobs/NAME/out/…           its outputs and receipts
-//! buyer/jobs/NAME/refused.json    why the job never began, if the gateway stopped before
+//! buyer/jobs/NAME/refused.json    why the job never began, although it was accepted
 //! ```
 //! The job's journal stores the arguments with which `souk submit` would submit these files, so
 //! that the command line can list, show and resume the job like its own.
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use souk_node::buyer::job::{Job, Priority};
 use souk_node::buyer::journal::write_durably;
 use souk_node::buyer::value_labels::ValueLabels;
-use souk_node::buyer::{JournalError, Past, request_of};
+use souk_node::buyer::{Past, request_of};
 use souk_node::market::JobId;
 use souk_node::memory::{ContentId, Tensor, safetensors};
 
@@ -49,8 +49,20 @@ pub struct StoredRequest {
     pub body_hash: String,
     /// The job that the client asks for.
     pub job: JobBody,
+    /// The plan that the job is held to, and by how many per cent it can exceed that plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_to: Option<PlanLimit>,
     /// Time of the request, in milliseconds since 1970.
     pub at_ms: u64,
+}
+
+/// The plan that a job is held to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlanLimit {
+    /// The hash of the plan.
+    pub plan: String,
+    /// By how many per cent the job can exceed the plan in cost and time.
+    pub slippage: f64,
 }
 
 /// The reason why the gateway accepted a job and then did not begin it.
@@ -103,13 +115,26 @@ impl JobFolder {
         self.read(REFUSED_FILE)
     }
 
-    /// Stores the reason why the job was not begun.
+    /// Stores the reason why the job was not begun. If the disk is full, removes the request
+    /// instead: no later process may buy the job.
     ///
     /// # Errors
-    /// Fails if the file cannot be written.
-    pub fn store_refusal(&self, why: &Refusal) -> Result<(), JournalError> {
+    /// Fails if neither file can be changed.
+    pub fn store_refusal(&self, why: &Refusal) -> Result<(), Problem> {
         let bytes = serde_json::to_vec(why).unwrap_or_default();
-        write_durably(&self.path.join(REFUSED_FILE), &bytes)
+        let Err(error) = write_durably(&self.path.join(REFUSED_FILE), &bytes) else {
+            return Ok(());
+        };
+        tracing::warn!(%error, cause = why.cause, "a refusal was not stored");
+        self.remove_request()
+    }
+
+    /// Removes the request of a job that was not begun.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be removed.
+    pub fn remove_request(&self) -> Result<(), Problem> {
+        fs::remove_file(self.path.join(REQUEST_FILE)).map_err(Problem::unexpected_failure)
     }
 
     fn read<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {

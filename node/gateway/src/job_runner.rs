@@ -10,8 +10,10 @@ use souk_folder::clock::unix_ms;
 use souk_node::buyer::job::Job;
 use souk_node::buyer::job_files::{JobFiles, SavedPlan, TimedEvent};
 use souk_node::buyer::journal::JobState;
+use souk_node::buyer::pinned_plan::PLANS_FOLDER;
 use souk_node::buyer::{
-    Answer, JobEvent, JobResult, Journal, Quote, Requests, Submission, names, plan_json,
+    Answer, JobEvent, JobResult, Journal, JournalError, Quote, Requests, Submission, names,
+    plan_json,
 };
 use souk_node::memory::Tensor;
 use tokio::sync::{Notify, mpsc};
@@ -19,7 +21,7 @@ use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
 use crate::job_body::JobBody;
-use crate::job_folder::{self, JobFolder, Refusal, StoredRequest};
+use crate::job_folder::{self, JobFolder, PlanLimit, Refusal, StoredRequest};
 use crate::job_slots::JobSlot;
 use crate::job_view;
 use crate::keys::{self, Purpose};
@@ -30,6 +32,9 @@ use crate::state::{SharedState, State};
 
 /// Default percentage by which a job's plan can exceed the chosen one in cost and time.
 const SLIPPAGE: f64 = 5.0;
+
+/// Age in milliseconds up to which an accepted job begins although its gateway was away: a day.
+const RESTART_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 
 /// Events that can wait for publication.
 const PROGRESS_MAX: usize = 256;
@@ -91,28 +96,42 @@ pub async fn submit_job(
             "give each job a key of its own",
         ));
     }
+    let slippage = asked.slippage.unwrap_or(SLIPPAGE);
+    let held_to = asked.plan.clone();
     let request = StoredRequest {
         key: key.to_owned(),
         body_hash,
         job: asked_job(state, asked)?,
+        held_to: held_to.map(|plan| PlanLimit { plan, slippage }),
         at_ms: unix_ms(),
     };
     let (job, _) = request.job.to_job(|id| state.contents.read(id))?;
-    let quote = state.buyer.quote_job(&job).await?;
-    if let Some(wanted) = &asked.plan {
-        let slippage = asked.slippage.unwrap_or(SLIPPAGE);
-        let plans = state
-            .folder
-            .join(souk_node::buyer::pinned_plan::PLANS_FOLDER);
-        planning::pin_plan(state, &job, &quote)?.check_against_stored(&plans, wanted, slippage)?;
-    }
+    let quote = quote_within_limit(state, &request, &job).await?;
     let journal = Journal::create(&state.jobs_folder(), id)?;
     folder.store_request(&request, &state.contents)?;
     // The keys outlive the jobs.
-    state.keys.store_key(id, &request.to_used_key())?;
+    if let Err(problem) = state.keys.store_key(id, &request.to_used_key()) {
+        folder.remove_request()?;
+        return Err(problem);
+    }
     let begin = new(state, &folder, &request, &job, quote, journal);
     start_job(state, place, job, begin);
     Ok(name)
+}
+
+/// Quotes a job over the current book, within the plan that it is held to.
+async fn quote_within_limit(
+    state: &State,
+    request: &StoredRequest,
+    job: &Job,
+) -> Result<Quote, Problem> {
+    let quote = state.buyer.quote_job(job).await?;
+    if let Some(PlanLimit { plan, slippage }) = &request.held_to {
+        let plans = state.folder.join(PLANS_FOLDER);
+        let pinned = planning::pin_plan(state, job, &quote)?;
+        pinned.check_against_stored(&plans, plan, *slippage)?;
+    }
+    Ok(quote)
 }
 
 fn asked_job(state: &State, asked: &JobRequest) -> Result<JobBody, Problem> {
@@ -163,8 +182,11 @@ fn new(
 ///
 /// # Errors
 /// Fails if the job is done, runs elsewhere, or did not come through a gateway.
-pub fn resume_job(state: &SharedState, name: &str) -> Result<(), Problem> {
+pub async fn resume_job(state: &SharedState, name: &str) -> Result<(), Problem> {
     let folder = JobFolder::new(&state.jobs_folder(), name);
+    if let Some(request) = unbegun_request(state, name)? {
+        return restart_job(state, &folder, &request).await;
+    }
     let record = Journal::read(&state.jobs_folder(), name)?;
     if record.is_session() {
         let detail = format!("job {name} is a session of a language model");
@@ -203,12 +225,12 @@ pub async fn recover_jobs(state: SharedState) {
         .collect();
     for name in names {
         let folder = JobFolder::new(&state.jobs_folder(), &name);
-        let Some(request) = folder
-            .read_request()
-            .filter(|_| folder.read_refusal().is_none())
-        else {
+        let Some(request) = folder.read_request() else {
             continue;
         };
+        if folder.read_refusal().is_some() {
+            continue;
+        }
         let id = keys::id(state.buyer.account(), Purpose::Job, &request.key);
         if state.keys.find_key(id).is_none()
             && let Err(problem) = state.keys.store_key(id, &request.to_used_key())
@@ -222,8 +244,8 @@ pub async fn recover_jobs(state: SharedState) {
         let done = match Journal::read(&state.jobs_folder(), &name) {
             Ok(record) if record.state != JobState::Running => Ok(()),
             Ok(_) if Journal::is_busy(&state.jobs_folder(), &name) => Ok(()),
-            Ok(_) => resume_job(&state, &name),
-            Err(_) => restart_job(&state, &folder, &request).await,
+            Ok(_) | Err(JournalError::Unknown { .. }) => resume_job(&state, &name).await,
+            Err(error) => Err(error.into()),
         };
         if let Err(problem) = done {
             tracing::warn!(
@@ -235,6 +257,34 @@ pub async fn recover_jobs(state: SharedState) {
     }
 }
 
+/// Returns the request of a job that was accepted and never begun, unless it was refused.
+fn unbegun_request(state: &State, name: &str) -> Result<Option<StoredRequest>, Problem> {
+    let folder = JobFolder::new(&state.jobs_folder(), name);
+    match Journal::read(&state.jobs_folder(), name) {
+        Err(JournalError::Unknown { .. }) if folder.read_refusal().is_none() => {
+            Ok(folder.read_request())
+        }
+        Ok(_) | Err(JournalError::Unknown { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Cancels a job that was accepted, is not begun and does not run. Returns whether it is one.
+///
+/// # Errors
+/// Fails if the job is being begun, or its folder cannot be changed.
+pub fn cancel_unbegun(state: &SharedState, name: &str) -> Result<bool, Problem> {
+    if unbegun_request(state, name)?.is_none() {
+        return Ok(false);
+    }
+    let _place = state.running.reserve_place(name)?;
+    JobFolder::new(&state.jobs_folder(), name).store_refusal(&Refusal {
+        code: "interrupted".to_owned(),
+        cause: "it was cancelled before it began".to_owned(),
+    })?;
+    Ok(true)
+}
+
 /// Begins an accepted job whose process died before it bought anything.
 async fn restart_job(
     state: &SharedState,
@@ -244,8 +294,13 @@ async fn restart_job(
     let id = keys::id(state.buyer.account(), Purpose::Job, &request.key);
     let place = state.running.reserve_place(&job_folder::job_name(id))?;
     let begun = async {
+        if unix_ms().saturating_sub(request.at_ms) > RESTART_MS_MAX {
+            let detail = "the job was accepted more than a day before it could begin";
+            let hint = "submit it under another key";
+            return Err(Problem::new(Code::State, detail, hint));
+        }
         let (job, _) = folder.load_job(request)?;
-        let quote = state.buyer.quote_job(&job).await?;
+        let quote = quote_within_limit(state, request, &job).await?;
         let journal = Journal::create(&state.jobs_folder(), id)?;
         let begin = new(state, folder, request, &job, quote, journal);
         start_job(state, place, job, begin);
@@ -341,11 +396,18 @@ async fn run(state: &SharedState, place: &JobSlot, job: Job, begin: JobStart) {
     let done = match ended {
         Ok(done) => done,
         Err(unfinished) => {
-            tracing::info!(
-                job = name,
-                why = unfinished.reason_text(),
-                "the job did not finish"
-            );
+            let cause = unfinished.reason_text();
+            tracing::info!(job = name, why = cause, "the job did not finish");
+            let code = unfinished.code().to_owned();
+            if matches!(unbegun_request(state, name), Ok(Some(_)))
+                && let Err(problem) = folder.store_refusal(&Refusal { code, cause })
+            {
+                tracing::error!(
+                    job = name,
+                    problem = problem.detail,
+                    "the job stays accepted"
+                );
+            }
             unfinished.done
         }
     };

@@ -178,7 +178,8 @@ fn describe_accepted(
     let refused = folder.read_refusal();
     let standing = match refused {
         Some(_) => Standing::Refused,
-        None => Standing::Accepted,
+        None if state.running.is_running(name) => Standing::Accepted,
+        None => Standing::Abandoned,
     };
     let (reason, cause) = refused.map(|why| (why.code, why.cause)).unzip();
     JobView {

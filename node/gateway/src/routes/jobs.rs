@@ -88,7 +88,7 @@ async fn cancel(
 ) -> Result<(StatusCode, Json<JobView>), Problem> {
     let name = job_view::full_name(&state, &id)?;
     let folder = state.jobs_folder();
-    if !state.running.cancel_job(&name) {
+    if !state.running.cancel_job(&name) && !job_runner::cancel_unbegun(&state, &name)? {
         let record = Journal::read(&folder, &name)?;
         if record.state == JobState::Done {
             let detail = format!("job {name} is done: there is nothing to end");
@@ -122,7 +122,7 @@ async fn resume(
     Path(id): Path<String>,
 ) -> Result<(StatusCode, Json<JobView>), Problem> {
     let name = job_view::full_name(&state, &id)?;
-    job_runner::resume_job(&state, &name)?;
+    job_runner::resume_job(&state, &name).await?;
     Ok((
         StatusCode::ACCEPTED,
         Json(job_view::find_job(&state, &name)?),
