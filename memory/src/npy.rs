@@ -119,19 +119,19 @@ pub fn read(file: &Bytes) -> Result<Tensor, NpyError> {
 /// [`NpyError::Unwritable`] for types that NumPy lacks; you can write some of them as
 /// `.safetensors`.
 pub fn write(tensor: &Tensor) -> Result<Bytes, NpyError> {
-    let header = header_bytes(tensor)?;
+    let header = header_bytes(tensor.dtype(), tensor.shape())?;
     let mut file = BytesMut::with_capacity(header.len() + tensor.bytes().len());
     file.extend_from_slice(&header);
     file.extend_from_slice(tensor.bytes());
     Ok(file.freeze())
 }
 
-/// Builds the header that precedes a tensor's bytes in its file.
+/// Builds the header that precedes the elements of a tensor in its file.
 ///
 /// # Errors
 /// [`NpyError::Unwritable`] for types that NumPy lacks.
-pub fn header_bytes(tensor: &Tensor) -> Result<Bytes, NpyError> {
-    Ok(Header::build_prefix(tensor)?.into())
+pub fn header_bytes(dtype: DType, shape: &Shape) -> Result<Bytes, NpyError> {
+    Ok(Header::build_prefix(dtype, shape)?.into())
 }
 
 /// Reverses the bytes of each number; `size` is the number's length in bytes and must not be zero.

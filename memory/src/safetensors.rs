@@ -4,6 +4,8 @@
 //! turns its views into tensors that share the file's bytes. The whole file stays in memory until
 //! its last tensor is dropped, so you should copy a small tensor that outlives the others.
 
+mod places;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -15,6 +17,11 @@ use thiserror::Error;
 use crate::dtype::DType;
 use crate::shape::{Shape, ShapeError};
 use crate::tensor::{Tensor, TensorError};
+
+pub use places::{TensorPlace, read_places, single_header};
+
+/// Some readers refuse a file that does not name its framework.
+const FRAMEWORK: [&str; 2] = ["format", "pt"];
 
 /// The format's element types, and the matching types of tensors.
 const TYPES: [(Dtype, DType); 17] = [
@@ -48,6 +55,9 @@ pub enum SafetensorsError {
         /// The format crate's reason.
         cause: SafeTensorError,
     },
+    /// The header of the file cannot be read.
+    #[error("the .safetensors file cannot be read: {0}")]
+    Read(std::io::Error),
     /// The format crate cannot write the tensors.
     #[error("the .safetensors file cannot be made: {0}")]
     Write(SafeTensorError),
@@ -135,41 +145,47 @@ pub fn write(tensors: &BTreeMap<String, Tensor>) -> Result<Bytes, SafetensorsErr
     for (name, tensor) in tensors {
         views.push((name.as_str(), to_writable(name, tensor)?));
     }
-    // Some readers refuse a file that does not name its framework.
-    let format = [("format".to_owned(), "pt".to_owned())];
+    let format = [FRAMEWORK.map(str::to_owned)].map(|[key, name]| (key, name));
     let file = safetensors::serialize(views, Some(format.into()));
     let file = file.map_err(SafetensorsError::Write)?;
     Ok(file.into())
 }
 
 fn to_writable<'a>(name: &str, tensor: &'a Tensor) -> Result<WritableTensor<'a>, SafetensorsError> {
-    let dtype = tensor.dtype();
+    let dtype = file_dtype(name, tensor.dtype())?;
+    Ok(WritableTensor { dtype, tensor })
+}
+
+/// Returns the format's type for a tensor's type.
+fn file_dtype(name: &str, dtype: DType) -> Result<Dtype, SafetensorsError> {
     let row = TYPES.iter().find(|row| row.1 == dtype);
-    match row {
-        Some(&(dtype, _)) => Ok(WritableTensor { dtype, tensor }),
-        None => Err(SafetensorsError::Unwritable {
-            name: name.to_owned(),
-            dtype,
-        }),
-    }
+    let unwritable = || SafetensorsError::Unwritable {
+        name: name.to_owned(),
+        dtype,
+    };
+    row.map(|row| row.0).ok_or_else(unwritable)
+}
+
+/// Returns the tensor's type for a type of the format.
+fn own_dtype(name: &str, dtype: Dtype) -> Result<DType, SafetensorsError> {
+    let row = TYPES.iter().find(|row| row.0 == dtype);
+    let unsupported = || SafetensorsError::DType {
+        name: name.to_owned(),
+        dtype,
+    };
+    row.map(|row| row.1).ok_or_else(unsupported)
 }
 
 /// Returns the tensor of a view into `file`.
 fn tensor_of(name: &str, view: &TensorView<'_>, file: &Bytes) -> Result<Tensor, SafetensorsError> {
-    let name = || name.to_owned();
-    let row = TYPES.iter().find(|row| row.0 == view.dtype());
-    let unsupported = || SafetensorsError::DType {
-        name: name(),
-        dtype: view.dtype(),
-    };
-    let (_, dtype) = row.ok_or_else(unsupported)?;
+    let dtype = own_dtype(name, view.dtype())?;
     let shape = Shape::new(view.shape()).map_err(|cause| SafetensorsError::Shape {
-        name: name(),
+        name: name.to_owned(),
         cause,
     })?;
     let elements = file.slice_ref(view.data());
-    Tensor::new(*dtype, shape, elements).map_err(|cause| SafetensorsError::Tensor {
-        name: name(),
+    Tensor::new(dtype, shape, elements).map_err(|cause| SafetensorsError::Tensor {
+        name: name.to_owned(),
         cause,
     })
 }

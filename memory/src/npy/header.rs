@@ -1,7 +1,7 @@
 //! The header of a `.npy` file: a Python dictionary of three keys, as text.
 
 use super::NpyError;
-use crate::{DType, RANK_MAX, Tensor};
+use crate::{DType, RANK_MAX, Shape};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The alignment in bytes of the elements, to which headers are padded.
@@ -127,13 +127,12 @@ impl Header {
             .expect("no type of NumPy's is packed")
     }
 
-    /// Builds the prefix and dictionary of a version 1.0 file for `tensor`.
-    pub fn build_prefix(tensor: &Tensor) -> Result<Vec<u8>, NpyError> {
-        let dtype = tensor.dtype();
+    /// Builds the prefix and dictionary of a version 1.0 file.
+    pub fn build_prefix(dtype: DType, shape: &Shape) -> Result<Vec<u8>, NpyError> {
         let row = TYPES.iter().find(|row| row.1 == dtype);
         let (name, _, size) = row.ok_or(NpyError::Unwritable { dtype })?;
         let order = if *size == 1 { '|' } else { '<' };
-        let sizes: Vec<String> = tensor.dims().iter().map(ToString::to_string).collect();
+        let sizes: Vec<String> = shape.dims().iter().map(ToString::to_string).collect();
         let comma = if sizes.len() == 1 { "," } else { "" };
         let shape = format!("({}{comma})", sizes.join(", "));
         let mut text =

@@ -4,7 +4,7 @@
 //! here at any time. If the files exceed their limit, it removes the oldest uploads first.
 
 use std::fs;
-use std::io::{self, SeekFrom};
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -15,9 +15,10 @@ use axum::body::{Body, Bytes};
 use futures::{Stream, StreamExt, stream};
 use souk_node::memory::ContentId;
 use tokio::fs::File;
-use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::task::JoinHandle;
 
+use crate::file_stream;
 use crate::problem::{Code, Problem};
 
 /// Folder of the contents, relative to the folder of the market.
@@ -31,9 +32,6 @@ const ALL_BYTES_MAX: u64 = 16 << 30;
 
 /// Longest pause between two chunks of an upload.
 const STALL_MAX: Duration = Duration::from_secs(30);
-
-/// Bytes of one read from a file.
-const CHUNK_BYTES: u64 = 256 << 10;
 
 /// Unsynced bytes after which the gateway starts to sync the file: so the wait at the end is short.
 const UNSYNCED_BYTES: u64 = 8 << 20;
@@ -151,25 +149,9 @@ impl Contents {
         range: Range<u64>,
     ) -> Result<impl Stream<Item = io::Result<Bytes>> + use<>, Problem> {
         let opened = File::open(self.path(id)).await;
-        let mut file = opened.map_err(|_| missing_content(id))?;
-        let sought = file.seek(SeekFrom::Start(range.start)).await;
-        sought.map_err(Problem::unexpected_failure)?;
-        let left = range.end - range.start;
-        Ok(stream::try_unfold(
-            (file, left),
-            |(mut file, left)| async move {
-                if left == 0 {
-                    return Ok(None);
-                }
-                let wanted = left.min(CHUNK_BYTES);
-                let mut chunk = Vec::with_capacity(usize::try_from(wanted).unwrap_or_default());
-                let read = (&mut file).take(wanted).read_to_end(&mut chunk).await?;
-                if read == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                Ok(Some((Bytes::from(chunk), (file, left - read as u64))))
-            },
-        ))
+        let file = opened.map_err(|_| missing_content(id))?;
+        let streaming = file_stream::stream_range(file, range).await;
+        streaming.map_err(Problem::unexpected_failure)
     }
 }
 

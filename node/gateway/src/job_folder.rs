@@ -12,7 +12,7 @@
 //! that the command line can list, show and resume the job like its own.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,8 @@ use souk_node::buyer::journal::write_durably;
 use souk_node::buyer::value_labels::ValueLabels;
 use souk_node::buyer::{Past, request_of};
 use souk_node::market::JobId;
-use souk_node::memory::{ContentId, Tensor, safetensors};
+use souk_node::memory::safetensors::{self, TensorPlace};
+use souk_node::memory::{ContentId, Tensor};
 
 use crate::contents::{Contents, missing_content};
 use crate::job_body::{InputBody, JobBody};
@@ -202,6 +203,17 @@ impl JobFolder {
     /// Returns the path of the file with all outputs.
     pub fn outputs_file(&self) -> PathBuf {
         self.out_folder().join(OUTPUTS_FILE)
+    }
+
+    /// Opens the file of outputs and finds each of them in it.
+    ///
+    /// # Errors
+    /// Fails if the file does not exist or cannot be read.
+    pub fn open_outputs(&self) -> io::Result<(File, BTreeMap<String, TensorPlace>)> {
+        let mut file = File::open(self.outputs_file())?;
+        let length = file.metadata()?.len();
+        let places = safetensors::read_places(&mut file, length);
+        Ok((file, places.map_err(io::Error::other)?))
     }
 
     /// Returns the outputs if their file exists.

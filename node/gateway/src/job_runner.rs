@@ -11,6 +11,7 @@ use souk_node::buyer::job::Job;
 use souk_node::buyer::job_files::{JobFiles, SavedPlan, TimedEvent};
 use souk_node::buyer::journal::JobState;
 use souk_node::buyer::pinned_plan::PLANS_FOLDER;
+use souk_node::buyer::value_labels::ValueLabels;
 use souk_node::buyer::{
     Answer, JobEvent, JobResult, Journal, JournalError, Quote, Requests, Submission, names,
     plan_json,
@@ -25,6 +26,7 @@ use crate::job_folder::{self, JobFolder, PlanLimit, Refusal, StoredRequest};
 use crate::job_slots::JobSlot;
 use crate::job_view;
 use crate::keys::{self, Purpose};
+use crate::large_work;
 use crate::output_view;
 use crate::planning;
 use crate::problem::{Code, Problem};
@@ -105,8 +107,9 @@ pub async fn submit_job(
         held_to: held_to.map(|plan| PlanLimit { plan, slippage }),
         at_ms: unix_ms(),
     };
-    let (job, _) = request.job.to_job(|id| state.contents.read(id))?;
-    let quote = quote_within_limit(state, &request, &job).await?;
+    let (own, body) = (state.clone(), request.job.clone());
+    let read = move || body.to_job(|id| own.contents.read(id));
+    let (job, quote) = quote_request(state, &request, read).await?;
     let journal = Journal::create(&state.jobs_folder(), id)?;
     folder.store_request(&request, &state.contents)?;
     // The keys outlive the jobs.
@@ -119,19 +122,25 @@ pub async fn submit_job(
     Ok(name)
 }
 
-/// Quotes a job over the current book, within the plan that it is held to.
-async fn quote_within_limit(
-    state: &State,
+/// Reads the job of a request and quotes it over the current book, within the plan that it is held
+/// to.
+async fn quote_request(
+    state: &SharedState,
     request: &StoredRequest,
-    job: &Job,
-) -> Result<Quote, Problem> {
-    let quote = state.buyer.quote_job(job).await?;
-    if let Some(PlanLimit { plan, slippage }) = &request.held_to {
-        let plans = state.folder.join(PLANS_FOLDER);
-        let pinned = planning::pin_plan(state, job, &quote)?;
-        pinned.check_against_stored(&plans, plan, *slippage)?;
-    }
-    Ok(quote)
+    read: impl FnOnce() -> Result<(Job, ValueLabels), Problem> + Send + 'static,
+) -> Result<(Job, Quote), Problem> {
+    let (state, held_to) = (state.clone(), request.held_to.clone());
+    large_work::run_aside(async move {
+        let (job, _) = read()?;
+        let quote = state.buyer.quote_job(&job).await?;
+        if let Some(PlanLimit { plan, slippage }) = &held_to {
+            let plans = state.folder.join(PLANS_FOLDER);
+            let pinned = planning::pin_plan(&state, &job, &quote)?;
+            pinned.check_against_stored(&plans, plan, *slippage)?;
+        }
+        Ok((job, quote))
+    })
+    .await
 }
 
 fn asked_job(state: &State, asked: &JobRequest) -> Result<JobBody, Problem> {
@@ -207,7 +216,7 @@ pub async fn resume_job(state: &SharedState, name: &str) -> Result<(), Problem> 
         return Err(Problem::new(Code::State, detail, &hint));
     };
     let place = state.running.reserve_place(name)?;
-    let (job, _) = folder.load_job(&request)?;
+    let (job, _) = large_work::run_aside(async move { folder.load_job(&request) }).await?;
     let journal = Journal::open_by_name(&state.jobs_folder(), name)?;
     JobFiles::new(&state.jobs_folder(), name).clear_cancel_request();
     start_job(state, place, job, JobStart::Again(journal));
@@ -299,8 +308,9 @@ async fn restart_job(
             let hint = "submit it under another key";
             return Err(Problem::new(Code::State, detail, hint));
         }
-        let (job, _) = folder.load_job(request)?;
-        let quote = quote_within_limit(state, request, &job).await?;
+        let (stored, own) = (folder.clone(), request.clone());
+        let read = move || stored.load_job(&own);
+        let (job, quote) = quote_request(state, request, read).await?;
         let journal = Journal::create(&state.jobs_folder(), id)?;
         let begin = new(state, folder, request, &job, quote, journal);
         start_job(state, place, job, begin);

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::job_folder::{JobFolder, StoredRequest};
 use crate::output_view::OutputView;
 use crate::problem::Problem;
-use crate::state::State;
+use crate::state::{SharedState, State};
 
 /// How a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -202,7 +202,7 @@ fn describe_accepted(
 ///
 /// # Errors
 /// Fails if the job does not exist or the market is unreachable.
-pub async fn job_detail(state: &State, name: &str) -> Result<JobDetail, Problem> {
+pub async fn job_detail(state: &SharedState, name: &str) -> Result<JobDetail, Problem> {
     let job = find_job(state, name)?;
     let leases = match Journal::read(&state.jobs_folder(), name) {
         Ok(record) => {
@@ -218,7 +218,7 @@ pub async fn job_detail(state: &State, name: &str) -> Result<JobDetail, Problem>
         escrow: leases.iter().map(|lease| lease.escrow.0).sum(),
         leases: leases.iter().map(LeaseView::from).collect(),
         outputs: match job.state {
-            Standing::Done => job_outputs(state, name),
+            Standing::Done => job_outputs(state, name).await?,
             _ => Vec::new(),
         },
         job,
@@ -226,8 +226,15 @@ pub async fn job_detail(state: &State, name: &str) -> Result<JobDetail, Problem>
 }
 
 /// Returns the outputs of a job that came through a gateway.
-pub fn job_outputs(state: &State, name: &str) -> Vec<OutputView> {
-    state
-        .outputs
-        .outputs_for_job(&JobFolder::new(&state.jobs_folder(), name))
+///
+/// # Errors
+/// Fails if they must be read for that, and no turn comes.
+pub async fn job_outputs(state: &SharedState, name: &str) -> Result<Vec<OutputView>, Problem> {
+    let folder = JobFolder::new(&state.jobs_folder(), name);
+    if let Some(views) = state.outputs.known_views(&folder) {
+        return Ok(views);
+    }
+    let own = state.clone();
+    let reading = async move { Ok(own.outputs.read_views(&folder)) };
+    state.reader_turns.run_in_turn(reading).await
 }

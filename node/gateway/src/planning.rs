@@ -10,16 +10,24 @@ use souk_node::buyer::pinned_plan::{PLANS_FOLDER, PinnedPlan};
 use souk_node::buyer::{Quote, plan_json};
 
 use crate::job_body::JobBody;
+use crate::large_work::TURN_TIMEOUT;
 use crate::plans::StoredPlan;
 use crate::problem::Problem;
-use crate::state::State;
+use crate::state::{SharedState, State};
 
-/// Plans a job over the current book and remembers the plan.
+/// Plans a job over the current book and remembers the plan, in the turn of the reader.
 ///
 /// # Errors
-/// Fails if no plan is possible.
-pub async fn plan_job(state: &State, body: JobBody) -> Result<Value, Problem> {
-    let (job, _) = body.to_job(|id| state.contents.read(id))?;
+/// Fails if no plan is possible, or no turn comes.
+pub async fn plan_job(state: &SharedState, body: JobBody) -> Result<Value, Problem> {
+    let own = state.clone();
+    let planning = async move { plan_at_once(&own, body).await };
+    state.reader_turns.run_in_turn(planning).await
+}
+
+async fn plan_at_once(state: &State, body: JobBody) -> Result<Value, Problem> {
+    let (mut job, _) = body.to_job(|id| state.contents.read(id))?;
+    job.limits.wait = job.limits.wait.min(TURN_TIMEOUT);
     let began = Instant::now();
     let quote = state.buyer.quote_job(&job).await?;
     state.figures.observe_plan(began.elapsed());

@@ -19,6 +19,7 @@ use crate::figures::Figures;
 use crate::hub::Hub;
 use crate::job_slots::RunningJobs;
 use crate::keys::Keys;
+use crate::large_work::ReaderTurns;
 use crate::network_view::{self, MapView, Sightings};
 use crate::output_view::OutputCache;
 use crate::plans::Plans;
@@ -65,6 +66,8 @@ pub struct State {
     pub figures: Figures,
     /// Descriptions of outputs.
     pub outputs: OutputCache,
+    /// The turns of readers' requests that hold models or tensors.
+    pub reader_turns: ReaderTurns,
     sightings: Sightings,
     book: Cache<[Listing]>,
     classes: Cache<[ClassSummary]>,
@@ -117,6 +120,7 @@ impl State {
             hub: Hub::default(),
             figures: Figures::default(),
             outputs: OutputCache::default(),
+            reader_turns: ReaderTurns::default(),
             sightings: Sightings::default(),
             book: Cache(Mutex::default()),
             classes: Cache(Mutex::default()),

@@ -1,7 +1,7 @@
 //! `/v1/jobs/{id}/outputs`: the outputs of a job, as NumPy or safetensors files.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
+use std::fs::File;
 use std::ops::Range;
 
 use axum::Json;
@@ -10,15 +10,18 @@ use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, VARY};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
-use futures::stream;
-use souk_node::memory::{Tensor, npy, safetensors};
+use futures::{StreamExt, stream};
+use souk_node::memory::safetensors::{self, TensorPlace};
+use souk_node::memory::{Tensor, npy};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::byte_range::Part;
+use crate::file_stream;
 use crate::job_folder::JobFolder;
 use crate::job_view::{self, Standing};
-use crate::output_view::OutputView;
+use crate::large_work;
+use crate::output_view::{self, OutputView};
 use crate::problem::{Code, Problem};
 use crate::state::SharedState;
 
@@ -41,7 +44,7 @@ async fn outputs(
     Path(id): Path<String>,
 ) -> Result<Json<Vec<OutputView>>, Problem> {
     let name = require_done(&state, &id)?;
-    Ok(Json(job_view::job_outputs(&state, &name)))
+    job_view::job_outputs(&state, &name).await.map(Json)
 }
 
 /// One output: a file of NumPy, or of safetensors where `Accept` says so. One that stands for texts
@@ -58,50 +61,88 @@ async fn output(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let job = require_done(&state, &id)?;
-    let folder = JobFolder::new(&state.jobs_folder(), &job);
-    let all = folder.read_outputs();
-    let mut all = all.ok_or_else(|| outputs_elsewhere(&job))?;
-    let known = all.keys().cloned().collect::<Vec<_>>().join(", ");
-    let tensor = all.remove(&name).ok_or_else(|| {
-        let detail = format!("job {job} has no output {name}");
-        Problem::not_found(detail, &format!("its outputs are {known}"))
-    })?;
     let accept = headers
         .get(ACCEPT)
         .and_then(|value| value.to_str().ok())
         .unwrap_or("*/*");
-    let (kind, pieces) = match accept == JSON {
-        true => (JSON, vec![meaning_json(&folder, &name, &tensor)?]),
-        false => encode_output(&name, tensor.clone(), accept)?,
+    let output = StoredOutput::find(&state, &job, &name).await?;
+    let described = job_view::job_outputs(&state, &job).await?;
+    let described = described.into_iter().find(|output| output.name == name);
+    let hash = described.ok_or_else(|| outputs_elsewhere(&job))?.blake3;
+    let (kind, ending, header, elements) = if accept == JSON {
+        let meaning = output.read_meaning(&state, &job, &name).await?;
+        (JSON, "json", meaning, 0..0)
+    } else {
+        let place = &output.place;
+        let (kind, ending, header) = file_header(&name, place, accept)?;
+        (kind, ending, header, place.bytes.clone())
     };
-    let ending = match kind {
-        NPY => "npy",
-        JSON => "json",
-        _ => "safetensors",
-    };
-    let described = job_view::job_outputs(&state, &job);
-    let hash = described.iter().find(|output| output.name == name);
-    let hash = hash.map_or_else(|| tensor.id().to_string(), |output| output.blake3.clone());
-    let etag = format!("{hash}.{ending}");
-    let length: usize = pieces.iter().map(Bytes::len).sum();
-    let part = Part::from_headers(&headers, &etag, kind, length as u64)?;
-    let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-    let wanted = place(part.range.start)..place(part.range.end);
-    let wanted = stream::iter(slice_pieces(pieces, wanted).map(Ok::<_, Infallible>));
-    let mut response = part.build_response(Body::from_stream(wanted));
+    let before = header.len() as u64;
+    let length = before + (elements.end - elements.start);
+    let part = Part::from_headers(&headers, &format!("{hash}.{ending}"), kind, length)?;
+    let (head, rest) = split_range(&part.range, before, elements.start);
+    let head = header.slice(head);
+    let file = tokio::fs::File::from_std(output.file);
+    let streaming = file_stream::stream_range(file, rest).await;
+    let rest = streaming.map_err(Problem::unexpected_failure)?;
+    let head = stream::iter((!head.is_empty()).then_some(Ok(head)));
+    let mut response = part.build_response(Body::from_stream(head.chain(rest)));
     response
         .headers_mut()
         .insert(VARY, HeaderValue::from_static("accept"));
     Ok(response)
 }
 
+/// An output in the file of its job.
+struct StoredOutput {
+    file: File,
+    place: TensorPlace,
+}
+
+impl StoredOutput {
+    /// Finds an output by the header of the file.
+    async fn find(state: &SharedState, job: &str, name: &str) -> Result<StoredOutput, Problem> {
+        let folder = JobFolder::new(&state.jobs_folder(), job);
+        let (job, name) = (job.to_owned(), name.to_owned());
+        large_work::run_aside(async move {
+            let opened = folder.open_outputs();
+            let (file, mut places) = opened.map_err(|_| outputs_elsewhere(&job))?;
+            let known = places.keys().cloned().collect::<Vec<_>>().join(", ");
+            let place = places.remove(&name).ok_or_else(|| {
+                let detail = format!("job {job} has no output {name}");
+                Problem::not_found(detail, &format!("its outputs are {known}"))
+            })?;
+            Ok(StoredOutput { file, place })
+        })
+        .await
+    }
+
+    /// Returns the meaning of the output, as JSON, in the turn of the reader.
+    async fn read_meaning(
+        &self,
+        state: &SharedState,
+        job: &str,
+        name: &str,
+    ) -> Result<Bytes, Problem> {
+        let cloned = self.file.try_clone().map_err(Problem::unexpected_failure);
+        let (mut file, place, name) = (cloned?, self.place.clone(), name.to_owned());
+        let folder = JobFolder::new(&state.jobs_folder(), job);
+        let reading = async move {
+            let tensor = output_view::read_tensor(&mut file, &place);
+            let tensor = tensor.map_err(Problem::unexpected_failure)?;
+            meaning_json(&folder, name, tensor)
+        };
+        state.reader_turns.run_in_turn(reading).await
+    }
+}
+
 /// Returns the meaning of an output, as JSON.
-fn meaning_json(folder: &JobFolder, name: &str, tensor: &Tensor) -> Result<Bytes, Problem> {
-    let outputs = BTreeMap::from([(name.to_owned(), tensor.clone())]);
+fn meaning_json(folder: &JobFolder, name: String, tensor: Tensor) -> Result<Bytes, Problem> {
+    let outputs = BTreeMap::from([(name.clone(), tensor)]);
     let told = folder
         .read_legend()
         .map(|legend| legend.output_values(&outputs));
-    let told = told.and_then(|mut told| told.remove(name));
+    let told = told.and_then(|mut told| told.remove(&name));
     let told = told.ok_or_else(|| {
         let detail = format!("the output {name} stands for no texts and no maps");
         Problem::new(Code::Input, detail, &format!("ask with `Accept: {NPY}`"))
@@ -109,34 +150,33 @@ fn meaning_json(folder: &JobFolder, name: &str, tensor: &Tensor) -> Result<Bytes
     Ok(Bytes::from(told.to_string()))
 }
 
-/// Returns the file of an output in pieces, so that a large tensor need not be copied behind a
-/// header.
-fn encode_output(
+/// Returns the kind and the ending of an output's file, and the header that precedes its elements.
+fn file_header(
     name: &str,
-    tensor: Tensor,
+    place: &TensorPlace,
     accept: &str,
-) -> Result<(&'static str, Vec<Bytes>), Problem> {
+) -> Result<(&'static str, &'static str, Bytes), Problem> {
     if accept.contains(SAFETENSORS) {
-        let all = BTreeMap::from([(name.to_owned(), tensor)]);
-        let bytes = safetensors::write(&all).map_err(Problem::unexpected_failure)?;
-        return Ok((SAFETENSORS, vec![bytes]));
+        let header = safetensors::single_header(name, place.dtype, &place.shape);
+        let header = header.map_err(Problem::unexpected_failure)?;
+        return Ok((SAFETENSORS, "safetensors", header));
     }
-    let header = npy::header_bytes(&tensor).map_err(|error| {
+    let header = npy::header_bytes(place.dtype, &place.shape).map_err(|error| {
         let hint = format!("ask with `Accept: {SAFETENSORS}`");
         Problem::new(Code::Input, error, &hint)
     })?;
-    Ok((NPY, vec![header, tensor.bytes().clone()]))
+    Ok((NPY, "npy", header))
 }
 
-/// Cuts a range out of consecutive pieces.
-fn slice_pieces(pieces: Vec<Bytes>, range: Range<usize>) -> impl Iterator<Item = Bytes> {
-    let mut at = 0;
-    pieces.into_iter().filter_map(move |piece| {
-        let begin = at;
-        at += piece.len();
-        let within = range.start.max(begin)..range.end.min(at);
-        (!within.is_empty()).then(|| piece.slice(within.start - begin..within.end - begin))
-    })
+/// Splits a range of an answer into that of its header of so many bytes, and that of the file whose
+/// elements follow the header.
+fn split_range(range: &Range<u64>, header: u64, elements: u64) -> (Range<usize>, Range<u64>) {
+    let within = |at: u64| usize::try_from(at.min(header)).unwrap_or(usize::MAX);
+    let beyond = |at: u64| elements + at.saturating_sub(header);
+    (
+        within(range.start)..within(range.end),
+        beyond(range.start)..beyond(range.end),
+    )
 }
 
 fn require_done(state: &SharedState, id: &str) -> Result<String, Problem> {
@@ -161,14 +201,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_of_pieces_is_that_of_their_bytes() {
-        let pieces =
-            ["head", "er", "", "elements"].map(|piece| Bytes::from_static(piece.as_bytes()));
-        let all = pieces.concat();
+    fn a_range_is_that_of_the_header_and_of_the_elements_behind_it() {
+        let (header, file) = (b"header", b"..elements");
+        let all = [&header[..], &file[2..]].concat();
         for start in 0..=all.len() {
             for end in start..=all.len() {
-                let cut: Vec<Bytes> = slice_pieces(pieces.to_vec(), start..end).collect();
-                assert_eq!(cut.concat(), all[start..end]);
+                let range = start as u64..end as u64;
+                let (head, rest) = split_range(&range, header.len() as u64, 2);
+                let rest = rest.start as usize..rest.end as usize;
+                assert_eq!([&header[head], &file[rest]].concat(), all[start..end]);
             }
         }
     }
