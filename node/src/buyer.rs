@@ -71,7 +71,7 @@ use journal::JournalWriter;
 use link_estimates::LinkEstimates;
 use past_times::PastTimes;
 use planner::Planner;
-use shell::{HeldContents, Shell};
+use shell::Shell;
 use tab::LeaseFollower;
 
 pub use job_ids::draw_job;

@@ -39,7 +39,7 @@ use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
 use crate::client::broker::AccountWatch;
 use crate::effect_tasks::EffectTasks;
 use crate::lease_report::LeaseReport;
-pub(super) use held_contents::HeldContents;
+use held_contents::HeldContents;
 use served_contents::ServedContents;
 use streams::{Incoming, ProviderStream};
 
