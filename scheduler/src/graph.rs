@@ -96,6 +96,9 @@ pub struct Value {
     pub source: Source,
     /// Nodes that read it, ascending, each once.
     pub readers: Vec<NodeId>,
+    /// Whether the element type and extents follow from the inputs. If not, they can be those that
+    /// the model declares, which can be wrong.
+    pub is_inferred: bool,
     /// The type in the model's declaration, for values that are not tensors.
     pub(crate) stated: Option<ValueInfoProto>,
 }

@@ -519,12 +519,13 @@ impl LeaseExecutor {
     ) -> Result<(RunResult, Option<GraphWork>), NotRun> {
         match &self.place {
             LeaseProcess::Here(runner, stream) => {
-                let weighing = run.is_weighed.then(|| {
+                let weigh = {
                     let (store, model) = (store.clone(), run.task.model);
                     let shapes = shapes_of(&run.task.inputs);
-                    let weigh = move || GraphWork::from_model(store.get(&model).ok()??, &shapes);
-                    tokio::task::spawn_blocking(weigh)
-                });
+                    move || GraphWork::from_model(store.get(&model).ok()??, &shapes)
+                };
+                let weigh_aside = || tokio::task::spawn_blocking(weigh.clone());
+                let weighing = run.is_weighed.then(weigh_aside);
                 let TaskRun {
                     task, precedence, ..
                 } = run;
@@ -537,7 +538,9 @@ impl LeaseExecutor {
                 };
                 let ran = tokio::task::spawn_blocking(running).await;
                 let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
-                let work = match weighing {
+                // The work bounds what the buyer owes for a run that its inputs made fail.
+                let is_bad = matches!(&ran, Err(error) if error.is_bad_input());
+                let work = match weighing.or_else(|| is_bad.then(weigh_aside)) {
                     Some(weighing) => weighing.await.ok().flatten(),
                     None => None,
                 };

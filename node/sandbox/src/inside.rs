@@ -302,11 +302,13 @@ impl Inside {
                 || GraphWork::from_model(self.get_content(task.model)?, &shapes_of(&task.inputs));
             let weighing = order.is_weighed.then(|| scope.spawn(weigh));
             let ran = self.run_task(&task, order.run_mode, deadline);
-            let work = weighing.and_then(|weighing| weighing.join().ok()?);
+            let weighed = weighing.map(|weighing| weighing.join().ok().flatten());
             match ran {
-                Ok(ran) => Ok((ran, work)),
+                Ok(ran) => Ok((ran, weighed.flatten())),
                 Err(TaskError::Group(GroupRunError::Deadline)) => Err(RunFault::Late),
                 Err(error) if error.is_bad_input() => {
+                    // The work bounds what the buyer owes for the run.
+                    let work = weighed.unwrap_or_else(weigh);
                     Err(RunFault::BadInput(error.to_string(), work))
                 }
                 Err(error) => Err(failed(error.to_string())),

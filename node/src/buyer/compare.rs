@@ -6,7 +6,7 @@
 //! many products can differ by more than a copy, and on the scale of the element's neighbours.
 //! Integers and truth values must be equal to the bit, and NaN must be at the same places.
 
-use souk_memory::Tensor;
+use souk_memory::{DType, Tensor};
 use souk_scheduler::graph::Graph;
 use souk_scheduler::graph::cost::OperatorClass;
 use souk_scheduler::graph::cut::Subgraph;
@@ -56,13 +56,34 @@ pub(super) fn is_within_tolerance(a: &Tensor, b: &Tensor, tolerance: Tolerance) 
         1.0
     };
     let tolerance = tolerance.0 * coarse;
+    let rounding = match tolerance > 0.0 {
+        true => ROUNDINGS * unit_rounding(a.dtype()),
+        false => 0.0,
+    };
     let scales = Scales::new(a.dims(), &a_values, &b_values);
     let pairs = a_values.iter().zip(&b_values).enumerate();
     let mut unequal = pairs.filter(|(_, (a, b))| a != b && !(a.is_nan() && b.is_nan()));
     unequal.all(|(place, (a, b))| {
         // A difference with what is no number is no number either, and within nothing.
-        (a - b).abs() <= tolerance * scales.scale_at(place, a.abs().max(b.abs()))
+        let own = a.abs().max(b.abs());
+        let noise = match own < MASK_MIN {
+            true => rounding * scales.whole,
+            false => 0.0,
+        };
+        (a - b).abs() <= noise.max(tolerance * scales.scale_at(place, own))
     })
+}
+
+/// Returns the largest relative error of rounding a number to a type of floats.
+fn unit_rounding(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::EPSILON / 2.0,
+        DType::F32 => f64::from(f32::EPSILON) / 2.0,
+        DType::F16 => 0.5_f64.powi(11),
+        DType::Bf16 => 0.5_f64.powi(8),
+        // Floats of 8 bits have two or three bits behind the point.
+        _ => 0.5_f64.powi(3),
+    }
 }
 
 /// The scales of two tensors of one shape: by the scale of its neighbours, and not by the greatest
@@ -91,8 +112,12 @@ const INFINITE_MIN: f64 = 1e30;
 /// The fewest elements that show the scale of a slice.
 const SLICE_ELEMENTS_MIN: usize = 64;
 
-/// A slice counts as no smaller than the whole tensor divided by this: where large terms cancel,
-/// rounding is all that is left.
+/// How many roundings of the greatest element are granted to each element that is not moved only:
+/// where large terms cancel, their rounding is left.
+const ROUNDINGS: f64 = 4.0;
+
+/// A slice counts as no smaller than the whole tensor divided by this: sums of large terms that
+/// cancel err more than a sum of small ones.
 const SLICE_SHARE: f64 = 100.0;
 
 impl Scales {
@@ -147,6 +172,8 @@ impl Axis {
 
 #[cfg(test)]
 mod tests {
+    use souk_memory::Bf16;
+
     use super::*;
 
     fn floats(values: [f32; 3]) -> Tensor {
@@ -250,6 +277,20 @@ mod tests {
             &channels(-3e-2),
             within
         ));
+    }
+
+    #[test]
+    fn rounding_to_half_precision_is_granted_where_large_terms_cancel() {
+        let channels = |noise: f32| {
+            let value = |place| Bf16::from_f32(if place < 100 { 50.0 } else { noise });
+            Tensor::from_vec([2, 100], (0..200_u8).map(value).collect::<Vec<Bf16>>()).unwrap()
+        };
+        let within = |noise, tolerance| {
+            is_within_tolerance(&channels(0.0), &channels(noise), Tolerance(tolerance))
+        };
+        // One rounding of 50 to 8 bits is 0.2.
+        assert!(within(0.25, 1e-5) && !within(1.0, 1e-5));
+        assert!(!within(0.25, 0.0), "what is moved only does not round");
     }
 
     #[test]

@@ -9,8 +9,7 @@ use souk_scheduler::graph::{Graph, Value};
 /// The most bytes of an output whose shape only its run can show: an eighth of the buyer's memory.
 const OPEN_BYTES_MAX: u64 = 1 << 30;
 
-/// A bound is no lower: so few bytes harm no buyer, and a model can state a wrong shape for a value
-/// that nobody infers.
+/// A bound is no lower: so few bytes harm no buyer.
 const BYTES_MIN: u64 = 1 << 20;
 
 /// The most bytes of an output.
@@ -24,7 +23,8 @@ pub(super) struct OutputBound {
 
 /// The shapes of a job's values.
 pub(super) struct OutputBounds {
-    /// The bytes of each value whose shape is known.
+    /// The bytes of each value whose shape follows from the inputs. The shape that a model declares
+    /// can be wrong.
     bytes_of: BTreeMap<String, u64>,
     /// The inputs with which the shapes were found.
     planned: BTreeMap<String, Shape>,
@@ -37,7 +37,7 @@ impl OutputBounds {
     /// a model with states grow from request to request.
     pub(super) fn from_graph(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> OutputBounds {
         let made = graph.values().iter();
-        let made = made.filter(|value| value.producer().is_some());
+        let made = made.filter(|value| value.producer().is_some() && value.is_inferred);
         let bytes_of = made.filter_map(|value| Some((value.name.clone(), blob_bytes(value)?)));
         let planned = inputs.iter();
         OutputBounds {

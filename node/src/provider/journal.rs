@@ -25,7 +25,8 @@ const JOURNAL_FILE: &str = "journal.jsonl";
 /// The version of the format of the journal's lines.
 pub const JOURNAL_FORMAT: &str = "provider-facts-2";
 
-/// The most closed leases to list one by one; the next start adds older ones to the sums.
+/// How many of the newest closed leases stay listed one by one. At a start, and whenever there are
+/// twice as many, the journal adds older ones to the sums.
 const CLOSED_KEPT: usize = 10_000;
 
 /// A lease in the journal.
@@ -291,6 +292,13 @@ impl Journal {
         facts
             .into_iter()
             .for_each(|fact| self.history.apply_fact(fact));
+        if self.history.leases.len() > 2 * CLOSED_KEPT
+            && self.history.compact_oldest()
+            && let Err(error) = self.log.replace_facts(&self.history.to_facts())
+        {
+            // The longer file has the same history.
+            tracing::warn!(%error, "the journal's file was not shortened");
+        }
         Ok(())
     }
 
@@ -434,6 +442,23 @@ mod tests {
         assert_eq!(journal.history().total_earned(), before.total_earned());
         assert_eq!(journal.history().closed_count(), before.closed_count());
         assert_eq!(journal.history().fold_past().up_to, LeaseId(5));
+        assert_eq!(&History::read(home.path()).unwrap(), journal.history());
+    }
+
+    #[test]
+    fn a_journal_is_shortened_while_it_is_open() {
+        let home = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open_folder(home.path()).unwrap();
+        let count = 2 * CLOSED_KEPT as u64;
+        let leases = (1..=count).flat_map(|lease| [began(lease), closed(lease, 2)]);
+        journal.write(leases.collect()).unwrap();
+        assert_eq!(journal.history().leases.len(), 2 * CLOSED_KEPT);
+        journal.write(vec![began(count + 1)]).unwrap();
+        assert_eq!(journal.history().leases.len(), CLOSED_KEPT);
+        assert_eq!(journal.history().closed_count(), count);
+        assert_eq!(journal.history().total_earned(), Credits(2 * count));
+        assert_eq!(&History::read(home.path()).unwrap(), journal.history());
+        journal.write(vec![closed(count + 1, 2)]).unwrap();
         assert_eq!(&History::read(home.path()).unwrap(), journal.history());
     }
 }

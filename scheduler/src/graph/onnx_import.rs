@@ -166,6 +166,7 @@ impl Draft {
         self.values.push(Value {
             name: name.to_owned(),
             fact,
+            is_inferred: !matches!(source, Source::Node(_)),
             source,
             readers: Vec::new(),
             stated: None,
@@ -372,11 +373,14 @@ impl Draft {
             self.bodies
                 .push(bodies_work(&node.proto, opset, &inputs, &outer));
             steps.check_limit()?;
+            let read = node.inputs.iter().flatten().chain(&node.captures);
+            let is_inferred = read.into_iter().all(|id| self.values[id.0].is_inferred);
             let made: Vec<_> = node.outputs.iter().copied().zip(facts).collect();
             for (id, fact) in made {
                 let Some(id) = id else { continue };
                 let value = &mut self.values[id.0];
                 let stated = std::mem::take(&mut value.fact);
+                value.is_inferred = is_inferred && fact.is_whole();
                 value.fact = fact.filled_by(stated);
             }
             self.fold_constants(index, &outputs);
@@ -490,5 +494,53 @@ impl NodeNames {
                 return name;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_memory::DType;
+    use souk_onnx::{ModelProto, OperatorSetIdProto, encode_model};
+
+    use super::*;
+    use crate::graph::Graph;
+
+    #[test]
+    fn a_declared_shape_is_not_inferred_nor_is_what_follows_from_it() {
+        let port = |name: &str, dtype: DType, dims: &[i64]| {
+            let dims = dims.iter().map(|dim| souk_onnx::Dimension {
+                value: Some(souk_onnx::DimensionValue::DimValue(*dim)),
+                ..souk_onnx::Dimension::default()
+            });
+            ValueInfoProto::new_tensor(name, dtype.onnx_code(), Some(dims.collect()))
+        };
+        let graph = GraphProto {
+            node: vec![
+                NodeProto::for_operator("Relu", &["x"], "positive"),
+                NodeProto::for_operator("NonZero", &["positive"], "found"),
+                NodeProto::for_operator("Neg", &["found"], "y"),
+            ],
+            input: vec![port("x", DType::F32, &[2, 2])],
+            output: vec![
+                port("positive", DType::F32, &[2, 2]),
+                port("y", DType::I64, &[2, 3]),
+            ],
+            ..GraphProto::default()
+        };
+        let model = ModelProto {
+            ir_version: Some(9),
+            opset_import: vec![OperatorSetIdProto {
+                domain: None,
+                version: Some(17),
+            }],
+            graph: Some(graph),
+            ..ModelProto::default()
+        };
+        let bindings = Bindings::new().with_input("x", DType::F32, &[2, 2]);
+        let graph = Graph::import(encode_model(&model), &bindings).unwrap();
+        let value = |name: &str| graph.values().iter().find(|it| it.name == name).unwrap();
+        assert_eq!(value("y").dims(), Some(vec![2, 3]));
+        let inferred = ["positive", "found", "y"].map(|name| value(name).is_inferred);
+        assert_eq!(inferred, [true, false, false]);
     }
 }

@@ -187,6 +187,12 @@ impl Fact {
         dtype.byte_length(count).map(|length| length as u64)
     }
 
+    /// Returns whether the element type and all extents are known.
+    pub(crate) fn is_whole(&self) -> bool {
+        let dims = self.dims.as_ref();
+        self.elem.is_some() && dims.is_some_and(|dims| dims.iter().all(Option::is_some))
+    }
+
     /// Returns this fact with its gaps filled from the model's declaration.
     pub(crate) fn filled_by(mut self, stated: Self) -> Self {
         self.elem = self.elem.or(stated.elem);

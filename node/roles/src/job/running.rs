@@ -443,17 +443,19 @@ impl JobCore {
             return Micros(0);
         }
         let seen = self.payable_time(leg);
-        let state = self.attempts[&leg.attempt].leg(leg.place);
+        let attempt = &self.attempts[&leg.attempt];
+        let state = attempt.leg(leg.place);
         let parts = &state.start.as_ref().expect("the core built its work").parts;
         let planned = state.open.iter().filter_map(|request| {
-            let part = parts.get(state.parts_made(*request) as usize)?;
+            let number = state.parts_made(*request);
+            let part = parts.get(number as usize)?;
             let size = self
                 .requests
                 .get(request)
                 .map_or(1, |asked| asked.size.max(1));
-            Some(match part.flops {
-                0 => seen,
-                _ => Micros(part.expected.0.saturating_mul(size.into())),
+            Some(match attempt.is_open_ended(leg, number) {
+                true => seen,
+                false => Micros(part.expected.0.saturating_mul(size.into())),
             })
         });
         planned.max().unwrap_or_default()

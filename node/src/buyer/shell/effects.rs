@@ -323,16 +323,17 @@ async fn fetch_from_holders(
         .fetch_bounded(Urgency::Awaited, scope, &whom, wanted);
     match fetching.await {
         Ok(fetched) => check_output(name, id, &fetched.bytes),
-        Err(error) => not_fetched(&error, output.bound),
+        // Another holder can state a false length; the maker cannot be blamed for it.
+        Err(error) => not_fetched(&error, output.bound, holders.len() == 1),
     }
 }
 
 /// Returns the answer to a fetch that failed: no holder is at fault if this node has no room.
-fn not_fetched(error: &FetchError, bound: OutputBound) -> Answer {
+fn not_fetched(error: &FetchError, bound: OutputBound, is_maker_alone: bool) -> Answer {
     let why = error.to_string();
     match error {
         FetchError::Store(_) | FetchError::Full(_) => Answer::NotStored(why),
-        FetchError::TooLong { length, .. } if bound.is_by_shape => {
+        FetchError::TooLong { length, .. } if bound.is_by_shape && is_maker_alone => {
             let why = format!("its {length} bytes are more than its shape takes");
             Answer::NotFetched(FetchFault::NoTensor(why))
         }
@@ -394,10 +395,10 @@ mod tests {
             bytes_max: 4,
             is_by_shape: true,
         };
-        let answer = not_fetched(&FetchError::Store(full), bound);
+        let answer = not_fetched(&FetchError::Store(full), bound, true);
         assert!(matches!(answer, Answer::NotStored(_)), "{answer:?}");
         let id = ContentId::for_content(b"an output");
-        let answer = not_fetched(&FetchError::Nobody { id }, bound);
+        let answer = not_fetched(&FetchError::Nobody { id }, bound, true);
         let is_lost = matches!(answer, Answer::NotFetched(FetchFault::Lost(_)));
         assert!(is_lost, "{answer:?}");
     }
@@ -407,22 +408,22 @@ mod tests {
         let id = ContentId::for_content(b"an output");
         let (length, limit) = (8 << 30, 1 << 20);
         let long = FetchError::TooLong { id, length, limit };
-        let fault = |is_by_shape| {
+        let fault = |is_by_shape, is_maker_alone| {
             let bytes_max = limit;
-            not_fetched(
-                &long,
-                OutputBound {
-                    bytes_max,
-                    is_by_shape,
-                },
-            )
+            let bound = OutputBound {
+                bytes_max,
+                is_by_shape,
+            };
+            not_fetched(&long, bound, is_maker_alone)
         };
-        let by_shape = fault(true);
+        let by_shape = fault(true, true);
         let is_wrong = matches!(by_shape, Answer::NotFetched(FetchFault::NoTensor(_)));
         assert!(is_wrong, "{by_shape:?}");
-        // Nobody knows whether a shape that only the run shows is wrong.
-        let open = fault(false);
-        let is_lost = matches!(open, Answer::NotFetched(FetchFault::Lost(_)));
-        assert!(is_lost, "{open:?}");
+        // Nobody knows whether a shape that only the run shows is wrong, or which of several
+        // holders stated the length.
+        for open in [fault(false, true), fault(true, false)] {
+            let is_lost = matches!(open, Answer::NotFetched(FetchFault::Lost(_)));
+            assert!(is_lost, "{open:?}");
+        }
     }
 }

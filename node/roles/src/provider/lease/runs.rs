@@ -447,9 +447,9 @@ impl LeaseCore {
 
 /// Returns the time that a buyer owes for a run that failed because of its inputs: what it took, at
 /// most what it was planned to take. The plan is the buyer's word, so it is no less than this
-/// provider's own figure; where the run alone shows its length, there is no plan.
+/// provider's own figure. There is none if only the run shows its length.
 fn failed_time(part: &Part, promised: Option<Micros>, took: Micros) -> Micros {
-    match promised.filter(|_| part.flops > 0) {
+    match promised {
         Some(promised) => took.min(part.expected.max(promised)),
         None => took,
     }

@@ -104,11 +104,11 @@ fn a_run_that_fails_by_its_inputs_is_told_so_owed_and_no_fault_of_the_provider()
 fn a_buyer_that_states_no_time_owes_for_a_failed_run_by_the_provider_s_own_figure() {
     let millis = |millis| Some(Micros::from_millis(millis));
     let figures = [
-        // Ten milliseconds of a part that states its work, and of one that only a run can tell.
+        // Ten milliseconds of a part of known length, and of one that only a run can tell.
         (1, millis(10), 10_000),
         (1, millis(4), 4_000),
         (1, None, 10_000),
-        (0, millis(4), 10_000),
+        (0, millis(4), 4_000),
     ];
     for (flops, promised, owed) in figures {
         let mut world = World::selling();
