@@ -8,7 +8,8 @@
 //! ```text
 //! buying:  Planning -> Buying -> Finding -> Running -> Judging -> settled, and again
 //! a leg:   Sold -> Opened -> Accepted -> Ready -> Working -> Finished -> Right -> Signing
-//!            any -> Lost;  Finished, Signing -> Refused, or Doubted until answers decide -> Settled
+//!            any -> Lost;  Finished -> Refused, or Doubted until answers decide   -> Settled
+//!            Signing -> Refused, if the market refuses the receipt
 //! ```
 //! One file a step: `buying` goes from a plan to leases, `running` handles the messages of
 //! providers, `limiting` sets the work that continues after a loss, `attempt_failure` selects the

@@ -576,10 +576,8 @@ impl LeaseExecutor {
 
 impl From<Failure> for NotRun {
     fn from(failure: Failure) -> NotRun {
-        NotRun {
-            failure,
-            work: None,
-        }
+        let work = None;
+        NotRun { failure, work }
     }
 }
 

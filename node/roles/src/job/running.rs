@@ -141,13 +141,8 @@ impl JobCore {
                 self.on_made(leg, request, part, outputs);
             }
             (ProviderMessage::Untaken(untaken), Stage::Working) => self.on_untaken(leg, *untaken),
-            (ProviderMessage::Stalled(failure), Stage::Working) if !has_stalled => {
-                self.on_stalled(leg, failure);
-            }
-            // The provider returns a lease that did not begin.
-            (ProviderMessage::Stalled(failure), Stage::Opened | Stage::Accepted | Stage::Ready) => {
-                let reason = self.stalled_by(leg, failure);
-                self.lose_leg(leg, reason);
+            (ProviderMessage::Stalled(failure), _) if !has_stalled => {
+                self.on_stalled(leg, stage, failure);
             }
             (ProviderMessage::Finished(finished), Stage::Working) => {
                 self.on_finished(leg, *finished)
@@ -423,7 +418,12 @@ impl JobCore {
         self.on_progress(leg.attempt, request);
     }
 
-    fn on_stalled(&mut self, leg: Leg, failure: Failure) {
+    fn on_stalled(&mut self, leg: Leg, stage: Stage, failure: Failure) {
+        if stage < Stage::Working {
+            // The provider returns a lease that did not begin.
+            let reason = self.stalled_by(leg, failure);
+            return self.lose_leg(leg, reason);
+        }
         self.note_blame(leg, &failure);
         let failed = self.failed_run(leg, &failure);
         let reason = self.stalled_by(leg, failure);
