@@ -56,7 +56,7 @@ mod warning_time;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, LeaseId};
+use souk_market::{AccountKey, LeaseId, Millis};
 use souk_memory::ContentId;
 
 use crate::clock::{Micros, Now, Timers};
@@ -75,14 +75,17 @@ pub use status::JobStatus;
 use comparing::Pair;
 use ending::{Ending, EndingStep};
 use state::{
-    Attempt, AttemptPlan, AttemptPurpose, Judging, KnownRequest, OpenRequest, Phase, Question,
-    Stage, UncertainPurchase, Wait,
+    Attempt, AttemptPlan, AttemptPurpose, Judging, KnownRequest, LegState, OpenRequest, Phase,
+    Question, Stage, UncertainPurchase, Wait,
 };
 use timer::Timer;
 
 /// The most pending effects: for each content of a plan two fetches of runs to compare, and the
 /// answer.
 pub const WAITS_MAX: usize = 4 * THINGS_MAX;
+
+/// How long after the end of its lease an output can still be on its way.
+const FETCH_GRACE: Micros = Micros::from_seconds(300);
 
 /// The most providers that a job may lose before it fails.
 const LOSSES_MAX: usize = 4;
@@ -511,7 +514,8 @@ impl JobCore {
         self.effects.push(Effect { ticket, action });
     }
 
-    /// Fetches a content that an attempt made.
+    /// Fetches a content that an attempt made. If it is not here some time after the attempt's
+    /// leases end, it was not delivered.
     fn fetch_content(
         &mut self,
         n: u32,
@@ -520,12 +524,16 @@ impl JobCore {
         holders: Vec<AccountKey>,
         wait: Wait,
     ) {
+        let legs = self.attempts.get(&n).into_iter();
+        let ends = legs.flat_map(|attempt| &attempt.legs);
+        let end = ends.map(LegState::ends_at_most).max().unwrap_or(Millis(0));
         let fetch = Action::Fetch {
             job: attempt_id(self.spec.job, n),
             request: self.request_in_need(n, &wait),
             name,
             id,
             holders,
+            patience: running::time_until(end, self.now.log).plus(FETCH_GRACE),
         };
         self.request_effect(fetch, wait);
     }

@@ -8,6 +8,7 @@ use super::event::Leg;
 use super::facts::{End, Fact};
 use super::plan::PlanRequest;
 use super::reason::Reason;
+use crate::clock::Micros;
 use crate::effect::Ticket;
 use crate::lease::{BuyerMessage, Offer, Opening};
 
@@ -73,7 +74,8 @@ pub enum Action {
         contents: Vec<ContentId>,
     },
     /// Fetch an output and check that it is a tensor. Answer: `Fetched`, `NotFetched` or
-    /// `NotStored`.
+    /// `NotStored`, within `patience` of the begin of the transfer: its sender can be slow on
+    /// purpose.
     Fetch {
         /// The id under which the job bought the makers' leases.
         job: JobId,
@@ -86,6 +88,8 @@ pub enum Action {
         id: ContentId,
         /// The accounts that hold it, its maker first. The shell can choose the quickest source.
         holders: Vec<AccountKey>,
+        /// The longest time that the transfer can take.
+        patience: Micros,
     },
     /// Offer a content held here to a provider that did not accept it from its maker. Answer:
     /// `HandedOn`, within ten seconds.

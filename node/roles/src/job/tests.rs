@@ -447,6 +447,24 @@ fn who_fails_by_the_inputs_in_a_run_of_unknown_length_is_paid_the_time_that_it_t
 }
 
 #[test]
+fn an_output_that_never_arrives_costs_its_maker_the_lease_and_the_job_a_while() {
+    for (requests, copies) in [(1, 1), (6, 1), (1, 2)] {
+        let limits = Limits { copies, ..limits() };
+        let styles = [&[Style::Trickles][..], &[Style::Honest; 3]].concat();
+        let mut world = World::new(7, styles, requests, limits);
+        world.legs = 1;
+        let begun = world.now.tick;
+        assert_done(&mut world, requests as usize);
+        let before = &world.outcome.as_ref().unwrap().before;
+        assert_eq!(before[0].code(), "output_lost");
+        let took = world.now.tick.since(begun);
+        let lease = Micros::from_seconds(20);
+        assert!(took < FETCH_GRACE.plus(lease), "{took:?}");
+        assert_nothing_gained(&world, Style::Trickles);
+    }
+}
+
+#[test]
 fn who_stands_still_is_left_within_ten_seconds_however_long_its_part_may_take() {
     for messages in 1..5 {
         let mut world = world(&[Style::Freezes(messages), Style::Honest, Style::Honest], 1);

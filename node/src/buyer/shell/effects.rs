@@ -14,6 +14,7 @@ use souk_network::content::transfers::FetchError;
 use souk_network::protocols::lease::offer_tensor;
 use souk_roles::access::Scope;
 use souk_roles::lease::{Contact, Offer, OfferAnswer};
+use tokio::time::timeout;
 
 use super::*;
 use crate::buyer::compare::{Tolerance, is_within_tolerance};
@@ -26,6 +27,8 @@ struct WantedOutput {
     name: String,
     id: ContentId,
     bound: OutputBound,
+    /// How long its transfer can take.
+    patience: Duration,
 }
 
 impl Shell {
@@ -66,10 +69,16 @@ impl Shell {
                 name,
                 id,
                 holders,
+                patience,
             } => {
                 let fetching = self.held.hold_fetched(request, id);
                 let bound = self.bounds.bound_of(&name);
-                let output = WantedOutput { name, id, bound };
+                let output = WantedOutput {
+                    name,
+                    id,
+                    bound,
+                    patience: patience.into(),
+                };
                 self.fetch_output(ticket, job, output, fetching, holders);
             }
             Action::HandOn { job, to, offer } => {
@@ -127,7 +136,13 @@ impl Shell {
         self.effects.start(ticket, async move {
             // The semaphore is never closed.
             let _room = room.acquire_owned().await;
-            let fetched = fetch_from_holders(&buyer, scope, &output, along, &holders).await;
+            let fetched = fetch_from_holders(&buyer, scope, &output, along, &holders);
+            let late = |_| {
+                let seconds = output.patience.as_secs();
+                let why = format!("it had not arrived after {seconds} s");
+                Answer::NotFetched(FetchFault::Lost(why))
+            };
+            let fetched = timeout(output.patience, fetched).await.unwrap_or_else(late);
             drop(fetching);
             EffectOutcome::Is(fetched)
         });

@@ -57,6 +57,8 @@ pub enum Style {
     LiesAndVanishes(u32),
     /// It takes no offer from others.
     Untaking,
+    /// It serves what it made so slowly that it never arrives.
+    Trickles,
     /// Its results are wrong, and come after three seconds.
     LiesLate,
     /// It is right, and its parts come after so many seconds.
@@ -163,6 +165,8 @@ pub struct World {
     market: Exchange,
     nonce: u64,
     pending: Vec<(Ticket, Action)>,
+    /// The fetches of what never arrives, and when the buyer gives each up.
+    trickling: Vec<(Micros, Ticket)>,
     records: VecDeque<(Ticket, Vec<Fact>)>,
     streams: BTreeMap<Leg, LeaseId>,
     works: BTreeMap<LeaseId, Session>,
@@ -380,6 +384,7 @@ impl World {
             market,
             nonce: 0,
             pending: Vec::new(),
+            trickling: Vec::new(),
             records: VecDeque::new(),
             streams: BTreeMap::new(),
             works: BTreeMap::new(),
@@ -592,10 +597,12 @@ impl World {
             let is_late = style == Style::LiesLate && self.is_late(lease);
             !is_dead && (is_late || self.work_on(lease) || !self.works[&lease].said.is_empty())
         });
-        let Some(moment) = self.core.wakes_at() else {
+        let moment = self.core.wakes_at();
+        let moment = moment.map(|moment| moment.plus(self.clock_began));
+        let given_up = self.trickling.iter().map(|(moment, _)| *moment);
+        let Some(moment) = moment.into_iter().chain(given_up).min() else {
             return;
         };
-        let moment = moment.plus(self.clock_began);
         let can_feed = !self.to_ask.is_empty() && self.core.status().waiting < self.spec.window;
         if moment > self.now.tick {
             if (is_busy || is_talking || can_feed) && !self.is_drawn(self.chaos) {
@@ -612,6 +619,16 @@ impl World {
         self.tell_changes();
         if self.outcome.is_none() {
             self.apply(Event::TimerFired);
+        }
+        let tick = self.now.tick;
+        let due = self
+            .trickling
+            .iter()
+            .position(|(moment, _)| *moment <= tick);
+        if let Some(due) = due {
+            let (_, ticket) = self.trickling.remove(due);
+            let answer = Answer::NotFetched(FetchFault::Lost("too slow".to_owned()));
+            self.apply(Event::EffectAnswered { ticket, answer });
         }
     }
 
@@ -669,6 +686,7 @@ impl World {
         self.events.truncate(self.told[0]);
         self.lives += 1;
         self.pending.clear();
+        self.trickling.clear();
         self.records.clear();
         self.followed.clear();
         for lease in std::mem::take(&mut self.streams).into_values() {
@@ -735,7 +753,10 @@ impl World {
                 Action::Follow { leases } => self.followed = leases,
                 Action::Tell(event) => self.events.push(event),
                 Action::Warn => self.warned_after.push(self.answers.len()),
-                Action::Stop(ticket) => self.pending.retain(|(other, _)| *other != ticket),
+                Action::Stop(ticket) => {
+                    self.pending.retain(|(other, _)| *other != ticket);
+                    self.trickling.retain(|(_, other)| *other != ticket);
+                }
                 Action::Over(outcome) => self.outcome = Some(*outcome),
                 other => self.pending.push((ticket, other)),
             }
@@ -805,6 +826,14 @@ impl World {
             .filter(|_| is_give(&self.pending[drawn]))
             .unwrap_or(drawn);
         let (ticket, action) = self.pending.remove(drawn);
+        if let Action::Fetch {
+            holders, patience, ..
+        } = &action
+            && self.styles[self.place_of(holders[0])] == Style::Trickles
+        {
+            let until = self.now.tick.plus(*patience);
+            return self.trickling.push((until, ticket));
+        }
         let answer = self.answer(action);
         self.apply(Event::EffectAnswered { ticket, answer });
     }
@@ -967,6 +996,11 @@ impl World {
     /// How many contents the buyer holds.
     pub fn held_count(&self) -> usize {
         self.here.len()
+    }
+
+    fn place_of(&self, provider: AccountKey) -> usize {
+        let is_it = |it: &usize| AccountKey::from(&provider_key(*it)) == provider;
+        (0..self.styles.len()).find(is_it).expect("it is known")
     }
 
     fn is_unknown(&self, providers: &[AccountKey]) -> Option<AccountKey> {
