@@ -112,6 +112,8 @@ pub struct JobCore {
     excluded: Vec<Exclusion>,
     /// The providers that report that the job's inputs are at fault.
     blamers: BTreeSet<AccountKey>,
+    /// The makers of tensors, each with the readers that failed because an input did not arrive.
+    starved: BTreeMap<AccountKey, BTreeSet<AccountKey>>,
     losses: Vec<Reason>,
     paid: Vec<AccountKey>,
     pairs: BTreeMap<u32, Pair>,
@@ -188,6 +190,7 @@ impl JobCore {
             answered: 0,
             excluded,
             blamers: BTreeSet::new(),
+            starved: BTreeMap::new(),
             losses: Vec::new(),
             paid: Vec::new(),
             pairs: BTreeMap::new(),

@@ -161,6 +161,9 @@ pub enum Loss {
         /// The reason that the maker received.
         why: String,
     },
+    /// Its readers fail, one after the other, because an input does not arrive.
+    #[error("{0} and {1} read what it makes, and an input arrived at neither")]
+    Starving(AccountKey, AccountKey),
     /// It claims payment for more than it can have done.
     #[error(
         "it notes {} s of device time, of which the buyer saw at most {} s",
@@ -383,6 +386,7 @@ impl Reason {
                 Loss::Deadline | Loss::Slow { .. } => "provider_slow",
                 Loss::Untaken { .. } => "untaken",
                 Loss::Overnoted { .. } => "overnoted",
+                Loss::Starving(..) => "output_lost",
                 Loss::Gone(_) | Loss::Silent { .. } | Loss::Confused => "provider_vanished",
             },
             Reason::BadInput(_)
@@ -490,6 +494,11 @@ mod tests {
                 }),
                 "overnoted",
                 "the buyer saw at most 7 s",
+            ),
+            (
+                lost(Loss::Starving(AccountKey([0x0b; 32]), provider)),
+                "output_lost",
+                "arrived at neither",
             ),
             (
                 lost(Loss::Untaken {

@@ -465,6 +465,17 @@ fn an_output_that_never_arrives_costs_its_maker_the_lease_and_the_job_a_while() 
 }
 
 #[test]
+fn who_serves_the_buyer_and_starves_its_readers_is_left_once_two_of_them_failed() {
+    let styles = [&[Style::Starves][..], &[Style::Honest; 5]].concat();
+    let mut world = world(&styles, 6);
+    assert_done(&mut world, 6);
+    let before = &world.outcome.as_ref().unwrap().before;
+    let codes: Vec<&str> = before.iter().map(Reason::code).collect();
+    assert_eq!(codes, ["provider_failed", "output_lost"]);
+    assert_eq!(before[1].culprit(), Some(liar(0)));
+}
+
+#[test]
 fn who_stands_still_is_left_within_ten_seconds_however_long_its_part_may_take() {
     for messages in 1..5 {
         let mut world = world(&[Style::Freezes(messages), Style::Honest, Style::Honest], 1);

@@ -57,6 +57,8 @@ pub enum Style {
     LiesAndVanishes(u32),
     /// It takes no offer from others.
     Untaking,
+    /// It serves what it made to the buyer alone.
+    Starves,
     /// It serves what it made so slowly that it never arrives.
     Trickles,
     /// Its results are wrong, and come after three seconds.
@@ -1311,6 +1313,13 @@ impl World {
             return false;
         }
         let style = self.styles[work.provider];
+        if self.is_starved(work) {
+            let failure = Failure::Input("it is missing".to_owned());
+            let work = self.works.get_mut(&lease).unwrap();
+            work.said.push_back(ProviderMessage::Failed(failure));
+            work.has_gone = false;
+            return false;
+        }
         if style == Style::Fails {
             let failed = ProviderMessage::Failed(Failure::Run("it burns".to_owned()));
             let work = self.works.get_mut(&lease).unwrap();
@@ -1371,6 +1380,17 @@ impl World {
                 false
             }
         }
+    }
+
+    /// Whether a provider was offered what its maker does not serve.
+    fn is_starved(&self, work: &Session) -> bool {
+        let inputs = work.start.parts.iter().flat_map(|part| &part.inputs);
+        let makers = inputs.filter_map(|input| match input.source {
+            Source::Lease { lease, .. } => self.works.get(&lease),
+            _ => None,
+        });
+        let mut starving = makers.filter(|maker| self.styles[maker.provider] == Style::Starves);
+        starving.any(|maker| !maker.offered.is_empty())
     }
 
     fn inputs(&self, work: &Session, request: &Request, part: usize) -> Option<Vec<ContentId>> {
