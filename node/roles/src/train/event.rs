@@ -87,6 +87,8 @@ pub enum LeaseEndReason {
     Done,
     /// The time of the lease was over.
     TimeOver,
+    /// It was not bought: another buyer, or another worker of this one, was faster.
+    Unsold,
     /// The provider failed, or was lost.
     Fault,
     /// The buyer ended it.

@@ -318,7 +318,7 @@ impl TrainCore {
         });
         self.request_time = match ended.why {
             // A lease as long as that may be too dear to be sold.
-            LeaseEndReason::Fault if lease.answered == 0 => None,
+            LeaseEndReason::Fault | LeaseEndReason::Unsold if lease.answered == 0 => None,
             _ => self.request_time.max(ended.request_time),
         };
         self.fruitless = match is_fruitful {
@@ -346,7 +346,8 @@ impl TrainCore {
 
     /// Returns whether the provider is to blame for the end of its lease. It is not if the time of
     /// the lease was over, because the buyer bought too little of it, unless its requests took far
-    /// longer than its ask states, or than those of any lease before.
+    /// longer than its ask states, or than those of any lease before. Nor is it if another buyer or
+    /// worker was faster.
     fn blame_provider(&self, lease: &LeaseRun, ended: &LeaseEnd, is_fruitful: bool) -> Blame {
         let slowest = self.request_time.zip(ended.request_time);
         let is_slow =
@@ -363,7 +364,9 @@ impl TrainCore {
         match ended.why {
             LeaseEndReason::Done if lease.is_time_short && is_far_off => Blame::Avoided,
             LeaseEndReason::Done if lease.is_time_short && (is_slow || !is_fruitful) => Blame::Lost,
-            LeaseEndReason::Done | LeaseEndReason::Cancelled => Blame::Nothing,
+            LeaseEndReason::Done | LeaseEndReason::Cancelled | LeaseEndReason::Unsold => {
+                Blame::Nothing
+            }
             LeaseEndReason::Fault if lease.answered == 0 => Blame::Avoided,
             LeaseEndReason::TimeOver if is_far_off => Blame::Avoided,
             LeaseEndReason::TimeOver if lease.answered > 0 && !is_slow => Blame::Nothing,

@@ -230,6 +230,14 @@ fn an_evaluation_counts_once_and_only_with_the_states_that_are_kept() {
 }
 
 #[test]
+fn a_provider_is_not_blamed_for_a_lease_that_was_not_sold() {
+    assert_eq!(
+        blame_after_batches(0, LeaseEndReason::Unsold),
+        Blame::Nothing
+    );
+}
+
+#[test]
 fn a_stopped_run_keeps_the_last_step() {
     let mut world = World::new(5, vec![Style::Honest]);
     world.is_calm = true;

@@ -81,6 +81,16 @@ struct OpenLease {
     answer_times: AnswerTimes,
     /// How long a request takes by the ask of the plan.
     planned_time: Micros,
+    /// Whether the market sold it.
+    is_sold: bool,
+}
+
+/// What is known of a lease at its end.
+#[derive(Clone, Copy)]
+struct LeaseFacts {
+    request_time: Option<Micros>,
+    planned_time: Micros,
+    is_sold: bool,
 }
 
 /// What happened to the shell.
@@ -220,7 +230,11 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             Input::Job(event) => self.on_job_event(&event).into_iter().collect(),
             Input::LeaseEnded(ended) => {
                 let mut events = Vec::new();
-                let mut times = (None, Micros(0));
+                let mut facts = LeaseFacts {
+                    request_time: None,
+                    planned_time: Micros(0),
+                    is_sold: true,
+                };
                 if let Some(mut lease) = self.lease.take() {
                     // Its last words may wait yet.
                     while let Ok(answer) = lease.answers.try_recv() {
@@ -230,10 +244,14 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                     while let Ok(event) = lease.progress.try_recv() {
                         events.extend(self.on_job_event(&event));
                     }
-                    let request_time = lease.answer_times.request_time();
-                    times = (request_time.map(Micros::from), lease.planned_time);
+                    let is_leased = |event: &Event| matches!(event, Event::Leased { .. });
+                    facts = LeaseFacts {
+                        request_time: lease.answer_times.request_time().map(Micros::from),
+                        planned_time: lease.planned_time,
+                        is_sold: lease.is_sold || events.iter().any(is_leased),
+                    };
                 }
-                events.push(self.on_lease_ended(*ended, times));
+                events.push(self.on_lease_ended(*ended, facts));
                 events
             }
         }
@@ -263,6 +281,9 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         };
         // A lease of a run has one leg.
         let (provider, _, escrow) = *leases.first()?;
+        if let Some(lease) = &mut self.lease {
+            lease.is_sold = true;
+        }
         Some(Event::Leased { provider, escrow })
     }
 
@@ -282,11 +303,12 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         Event::Answered(answer)
     }
 
-    fn on_lease_ended(
-        &mut self,
-        ended: LeaseOutcome,
-        (request_time, planned_time): (Option<Micros>, Micros),
-    ) -> Event {
+    fn on_lease_ended(&mut self, ended: LeaseOutcome, facts: LeaseFacts) -> Event {
+        let LeaseFacts {
+            request_time,
+            planned_time,
+            is_sold,
+        } = facts;
         let lease_end = match ended {
             Ok(result) => {
                 let amounts = result.receipts.iter().map(|receipt| receipt.body.amount.0);
@@ -302,7 +324,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 let known = unfinished.spending;
                 let known = known.map(|it| Credits(it.spent.0.saturating_add(it.held.0)));
                 let receipts = std::mem::take(&mut unfinished.done.receipts);
-                let why = end_reason(&unfinished.how);
+                let why = end_reason(&unfinished.how, is_sold);
                 self.unfinished = Some(unfinished);
                 self.is_unfinished_shown = false;
                 LeaseEnd {
@@ -458,6 +480,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             warning,
             answer_times: AnswerTimes::start(Instant::now()),
             planned_time,
+            is_sold: false,
         });
     }
 
@@ -521,11 +544,12 @@ fn is_money(error: &QuoteError) -> bool {
     matches!(error, QuoteError::Budget { .. } | QuoteError::Escrow { .. })
 }
 
-/// Returns the reason for the end of a lease. A plan that no longer fits says that its time was
-/// over.
-fn end_reason(how: &crate::buyer::End) -> LeaseEndReason {
+/// Returns the reason for the end of a lease. A plan that no longer fits says that the time of a
+/// sold lease was over.
+fn end_reason(how: &crate::buyer::End, is_sold: bool) -> LeaseEndReason {
     match how {
         crate::buyer::End::Done => LeaseEndReason::Done,
+        crate::buyer::End::Failed(_) if !is_sold => LeaseEndReason::Unsold,
         crate::buyer::End::Failed(Reason::NoPlan(_)) => LeaseEndReason::TimeOver,
         crate::buyer::End::Cancelled => LeaseEndReason::Cancelled,
         crate::buyer::End::Failed(_) => LeaseEndReason::Fault,
