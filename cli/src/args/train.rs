@@ -5,10 +5,20 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
+use souk_node::buyer::training::Workers;
 use souk_node::scheduler::planning::Objective;
 
 use super::duration;
 use super::job::objective;
+
+/// The most workers of a run.
+const WORKERS_MAX: i64 = souk_node::buyer::training::WORKERS_MAX as i64;
+
+/// The steps of a round, if the user states none.
+const ROUND_STEPS: u64 = 32;
+
+/// The steps from one kept state to the next of one worker, if the user states none.
+const KEEP_STEPS: u64 = 8;
 
 /// A run of training, or a command on runs.
 #[derive(Clone, Debug)]
@@ -152,11 +162,25 @@ pub struct TrainArgs {
     /// Take the examples in the order of their rows.
     #[arg(long, conflicts_with = "seed")]
     pub in_order: bool,
-    /// The parameters and the optimiser's states come back after so many steps, and at the end. A
-    /// lost provider costs at most the steps since then. The result is the same for all N.
-    #[arg(long, default_value_t = 8, value_name = "N",
+    /// Train on W workers side by side, each on its own share of the batches and on a lease of its
+    /// own (DiLoCo). --steps are those of each worker. The result depends on W and --round, and not
+    /// on the number of providers.
+    #[arg(long, value_name = "W",
+          value_parser = clap::value_parser!(u16).range(1..=WORKERS_MAX))]
+    #[serde(default)]
+    pub workers: Option<u16>,
+    /// The steps of each worker after which the parameters of all are averaged; by default 32.
+    #[arg(long, value_name = "H", requires = "workers",
           value_parser = clap::value_parser!(u64).range(1..))]
-    pub keep: u64,
+    #[serde(default)]
+    pub round: Option<u64>,
+    /// The parameters and the optimiser's states come back after so many steps, and at the end; by
+    /// default after 8, or with --workers after a round. A lost provider costs at most the steps
+    /// since then. The result is the same for all N.
+    #[arg(long, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    #[serde(default)]
+    pub keep: Option<u64>,
     /// Held-out examples, on which the model is not trained. Their loss is computed before the
     /// first step, after each --eval-every steps and after the last, and changes no bit of the
     /// result. With DATA a file in its format; without, each input and the target again:
@@ -165,7 +189,8 @@ pub struct TrainArgs {
     #[serde(default)]
     pub eval: Vec<String>,
     /// The steps from one evaluation to the next; by default those of a pass over the examples,
-    /// rounded up to a multiple of --keep. The parameters also come back at each evaluation.
+    /// rounded up to a multiple of --keep. The parameters also come back at each evaluation. With
+    /// --workers, an evaluation is at the end of the round in which it falls.
     #[arg(long, value_name = "N", requires = "eval",
           value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(default)]
@@ -189,6 +214,22 @@ pub struct TrainArgs {
     pub until_stdin_closes: bool,
     #[command(flatten)]
     pub lease: TrainLeaseArgs,
+}
+
+impl TrainArgs {
+    /// Returns the workers that the run trains side by side.
+    pub fn workers(&self) -> Option<Workers> {
+        self.workers.map(|count| Workers {
+            count: count.into(),
+            round_steps: self.round.unwrap_or(ROUND_STEPS),
+        })
+    }
+
+    /// Returns the steps from one kept state to the next.
+    pub fn keep_steps(&self) -> u64 {
+        let round = self.workers().map(|workers| workers.round_steps);
+        self.keep.or(round).unwrap_or(KEEP_STEPS)
+    }
 }
 
 /// The adapter that a language model gets.

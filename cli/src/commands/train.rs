@@ -5,6 +5,8 @@ mod failures;
 #[cfg(feature = "generate")]
 mod language;
 mod onnx_model;
+mod plan;
+mod progress;
 mod report;
 mod runs;
 mod subject;
@@ -32,7 +34,9 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::join_as_buyer;
 use crate::{show, stop, suggested_command};
 use failures::{from_end, from_run, from_run_journal};
-use report::{Progress, TrainingReport, WrittenModel};
+use plan::{TrainingPlan, describe_training};
+use progress::Progress;
+use report::{TrainingReport, WrittenModel};
 use subject::Subject;
 
 /// The numbers of a run that depend on what is trained.
@@ -72,11 +76,18 @@ async fn begin_run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
         buyer: &buyer,
         training: &training,
         limits: limits.clone(),
-        keep_steps: args.keep,
+        keep_steps: args.keep_steps(),
         cancel: Arc::default(),
     };
     let quote = training_run.quote().await.map_err(from_quote)?;
-    report::show_plan(output, &subject, &training, &quote, &limits);
+    let plan = TrainingPlan {
+        subject: &subject,
+        training: &training,
+        quote: &quote,
+        limits: &limits,
+        keep_steps: args.keep_steps(),
+    };
+    plan.show(output);
     Ok(())
 }
 
@@ -144,7 +155,7 @@ impl PreparedRun<'_> {
             buyer: &buyer,
             training,
             limits: self.limits.clone(),
-            keep_steps: args.keep,
+            keep_steps: args.keep_steps(),
             cancel: cancel.clone(),
         };
         let is_lasting = self.lasting == Lasting::Yes;
@@ -152,7 +163,7 @@ impl PreparedRun<'_> {
             tokio::spawn(stop_on_request(cancel, args.until_stdin_closes));
         }
         if output == Output::Text {
-            report::describe_training(subject, training)
+            describe_training(subject, training)
                 .iter()
                 .for_each(|line| show::print_notice(line));
         }
@@ -278,7 +289,8 @@ fn read_settings(
     let batch = args.batch.unwrap_or(defaults.batch);
     let steps_of = |epochs: u64| {
         let of_one = (examples / batch.max(1)) as u64;
-        epochs.saturating_mul(of_one.max(1))
+        let batches = epochs.saturating_mul(of_one.max(1));
+        (batches / args.workers.map_or(1, u64::from)).max(1)
     };
     let steps = match (args.steps, args.epochs, defaults.steps) {
         (Some(steps), _, _) | (None, None, Some(steps)) => steps,
@@ -302,6 +314,7 @@ fn read_settings(
             false => ExampleOrder::Shuffled(args.seed),
         },
         recipe,
+        workers: args.workers(),
     }
 }
 
@@ -314,8 +327,9 @@ fn with_period(
 ) -> HeldOutData {
     let count = data.target.dims().first().copied().unwrap_or(0);
     let pass = (count / settings.batch.max(1)).max(1) as u64;
+    let pass = pass.div_ceil(settings.batches_per_step().max(1));
     let every = args.eval_every.unwrap_or_else(|| {
-        let kept = args.keep.max(1);
+        let kept = args.keep_steps();
         pass.div_ceil(kept).saturating_mul(kept)
     });
     HeldOutData {

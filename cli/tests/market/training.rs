@@ -338,9 +338,8 @@ fn make_faulty(market: &Market) {
     ]);
 }
 
-/// Starts a run whose second device stalls in the middle, and kills its buyer there. Returns what
-/// it said.
-fn kill_buyer_of_stalled_run(market: &Market, arguments: &[String], out: &str) -> String {
+/// Starts a run, and kills its buyer when so many steps are kept. Returns what it said.
+fn kill_buyer(market: &Market, arguments: &[String], out: &str, steps: u64) -> String {
     let log = market.folder().join("buyer.log");
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_souk"));
     command.arg("--dir").arg(market.folder().join("net"));
@@ -350,7 +349,7 @@ fn kill_buyer_of_stalled_run(market: &Market, arguments: &[String], out: &str) -
         .stderr(fs::File::create(&log).expect("a file is made"));
     let mut buyer = command.spawn().expect("souk starts");
     let begin = std::time::Instant::now();
-    while steps_kept(market, out) < 6 {
+    while steps_kept(market, out) < steps {
         assert!(begin.elapsed().as_secs() < 600, "it keeps steps in time");
         let ended = buyer.try_wait().expect("it is a child of this process");
         assert_eq!(ended, None, "it keeps steps before it ends");
@@ -390,7 +389,8 @@ fn a_run_whose_provider_dies_and_whose_buyer_is_killed_makes_the_same() {
     make_faulty(&market);
     let out = market.path("tuned.onnx");
     let arguments = interrupted_run(&market, &out);
-    let said = kill_buyer_of_stalled_run(&market, &arguments, &out);
+    // The second device stalls there.
+    let said = kill_buyer(&market, &arguments, &out, 6);
     assert!(said.contains("ended early"), "its provider died: {said}");
     let kept = steps_kept(&market, &out);
     assert!((6..STEPS).contains(&kept), "{kept} steps");
@@ -407,6 +407,126 @@ fn a_run_whose_provider_dies_and_whose_buyer_is_killed_makes_the_same() {
     assert_eq!(states, ["done", "done"]);
     let done = market.souk(&["train", "resume", &out]);
     assert_eq!(done.code, 8, "nothing is left to do: {}", done.stdout);
+    market.assert_escrow_returns();
+}
+
+/// The prices of the two cheapest CPUs, in micro-credits for a second.
+const PRICES: [u64; 2] = [1, 2];
+
+/// Has the two cheapest devices be CPUs of the same kind.
+fn sell_two_cpus(market: &Market, faults: [&[(&'static str, Value)]; 2]) {
+    let sold = |place: usize| {
+        let cpu = json!({ "emulated": { "profile": "amd-epyc-9654" } });
+        let sold = [("device", cpu), ("price", json!(PRICES[place]))];
+        [&sold[..], faults[place]].concat()
+    };
+    market.set_in_providers([("provider-3", sold(0)), ("provider-4", sold(1))]);
+}
+
+/// Returns the number of providers in the receipts of a run.
+fn count_providers(done: &Value) -> usize {
+    let receipts = done["receipts"].as_array().expect("a list").iter();
+    let providers = receipts.map(|it| it["body"]["provider"].to_string());
+    providers.collect::<std::collections::BTreeSet<_>>().len()
+}
+
+#[test]
+fn two_workers_make_the_same_on_one_and_on_two_providers() {
+    let market = Market::up();
+    sell_two_cpus(&market, [&[], &[]]);
+    // The batches with which the two workers begin.
+    let (images, labels) = (read_digits("images.npy"), moved_labels());
+    let images = market.write("held-images.npy", &rows(&images, 0, 72));
+    let labels = market.write("held-labels.npy", &rows(&labels, 0, 72));
+    let held_out = [format!("images={images}"), format!("labels={labels}")];
+    let settings = "--steps 5 --workers 2 --round 2 --budget 20 --device cpu --prefer cheapest";
+    let run = |name: &str, price: &str, more: &[&str]| {
+        let out = market.path(name);
+        let place = ["--max-price", price, "-o", &out];
+        let settings: Vec<&str> = settings.split(' ').collect();
+        train(&market, &[&settings, &place[..], more].concat())
+    };
+    let plan = train(
+        &market,
+        &[&settings.split(' ').collect::<Vec<_>>()[..], &["--plan"]].concat(),
+    );
+    let workers = &plan.done()["workers"];
+    assert_eq!(
+        (&workers["count"], &workers["rounds"]),
+        (&2.into(), &3.into())
+    );
+    // The states are three vectors of 34,586 numbers, for each of two workers.
+    assert_eq!(workers["round_bytes_to_workers"], 2 * 3 * 4 * 34_586);
+    assert_eq!(workers["round_bytes_from_workers"], 2 * 3 * 4 * 34_586);
+    let one = run("one.onnx", "0.000001", &["--keep", "1"]).done();
+    assert_eq!(count_providers(&one), 1);
+    let eval = [
+        "--eval",
+        &held_out[0],
+        "--eval",
+        &held_out[1],
+        "--eval-every",
+        "3",
+    ];
+    let two = run("two.onnx", "0.000002", &eval).done();
+    assert_eq!(count_providers(&two), 2);
+    assert_same_training(&one, &two);
+    // The examples are evaluated at the ends of rounds.
+    let held_out = two["held_out"]["losses"].as_array().expect("a list");
+    let steps: Vec<&Value> = held_out.iter().map(|it| &it["step"]).collect();
+    assert_eq!(steps, [0, 4, 5]);
+    // Before the first step, their loss is the mean of the workers' first losses.
+    let loss = |value: &Value| value.as_f64().expect("a number");
+    let (found, expected) = (loss(&two["losses"][0]), loss(&held_out[0]["loss"]));
+    assert!(
+        (found - expected).abs() <= 1e-6 * expected,
+        "{found}, {expected}"
+    );
+    assert!(
+        loss(&held_out[2]["loss"]) < expected,
+        "it learns: {held_out:?}"
+    );
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn a_run_of_workers_whose_provider_dies_and_whose_buyer_is_killed_makes_the_same() {
+    let market = Market::up();
+    let arguments = |out: &str| {
+        let file = |name: &str| digits(name).to_string_lossy().into_owned();
+        let images = format!("images={}", file("images.npy"));
+        let labels = format!("labels={}", file("labels.npy"));
+        let words = [
+            "train",
+            &file("digits.onnx"),
+            "-i",
+            &images,
+            "--target",
+            &labels,
+        ];
+        let settings = "--loss cross-entropy --batch 36 --lr 2e-4 --prefer cheapest --device cpu \
+                        --steps 12 --workers 2 --round 2 --keep 1 --budget 50 -o";
+        let options = settings.split_whitespace().chain([out]);
+        words
+            .into_iter()
+            .chain(options)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let out = market.path("undisturbed.onnx");
+    let undisturbed = run_to_end(&market, &arguments(&out)).done();
+    // The cheapest device, where the first round begins, dies after a step of it.
+    let dies = [("fault", json!("die")), ("fault_after", json!(1))];
+    sell_two_cpus(&market, [&dies, &[]]);
+    let out = market.path("tuned.onnx");
+    let arguments = arguments(&out);
+    let said = kill_buyer(&market, &arguments, &out, 2);
+    assert!(said.contains("ended early"), "its provider died: {said}");
+    let kept = steps_kept(&market, &out);
+    assert!((2..12).contains(&kept), "{kept} steps");
+    let resumed = market.souk(&["train", "resume", &out]).done();
+    assert_same_training(&resumed, &undisturbed);
+    assert!(!std::path::Path::new(&format!("{out}.run/rounds")).exists());
     market.assert_escrow_returns();
 }
 

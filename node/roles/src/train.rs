@@ -42,7 +42,7 @@ pub use facts::{
 use running::LeaseRun;
 
 /// How many leases of one provider may end early before the run avoids it.
-const LOST_LEASES_MAX: u32 = 2;
+pub const LOST_LEASES_MAX: u32 = 2;
 
 /// A provider is slow if a request takes so many times as long as in any lease before.
 const SLOW_TIMES: u64 = 4;

@@ -10,11 +10,16 @@ mod error;
 mod held_out;
 mod journal;
 mod learning_rate;
+mod outer;
+mod round_leg;
 mod run;
+mod run_error;
 mod run_list;
 mod run_shell;
 mod run_start;
 mod sent;
+mod worker_run;
+mod workers;
 
 use std::collections::BTreeMap;
 
@@ -27,10 +32,14 @@ pub use error::TrainingError;
 pub use held_out::{HeldOut, HeldOutData};
 pub use journal::{RunJournal, RunJournalError};
 pub use learning_rate::{LearningRate, RateDecay};
+pub use outer::{OUTER_LEARNING_RATE, OUTER_MOMENTUM};
 pub use run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
+pub use run_error::TrainingRunError;
 pub use run_list::{ListedRun, RunState, list_run, read_runs, read_runs_named, run_folder};
-pub use run_start::TrainingRunError;
 pub use souk_roles::train::{LossBits, Past as RunPast};
+pub use workers::{WORKERS_MAX, Workers};
+
+use workers::Leg;
 
 use super::job::{Job, Limits};
 
@@ -73,6 +82,8 @@ pub struct TrainingSettings {
     pub order: ExampleOrder,
     /// What to train, and by which loss and optimiser.
     pub recipe: Recipe,
+    /// The workers that train side by side; none for one worker whose steps nobody averages.
+    pub workers: Option<Workers>,
 }
 
 impl TrainingSettings {
@@ -80,13 +91,14 @@ impl TrainingSettings {
     ///
     /// # Errors
     /// [`TrainingError::Batch`], [`TrainingError::Steps`], [`TrainingError::LearningRate`],
-    /// [`TrainingError::Warmup`] or [`TrainingError::GradientNorm`].
+    /// [`TrainingError::Warmup`], [`TrainingError::GradientNorm`] or [`TrainingError::Workers`].
     pub fn check_bounds(&self, examples: usize) -> Result<(), TrainingError> {
         let TrainingSettings {
             steps,
             batch,
             learning_rate,
             ref recipe,
+            workers,
             ..
         } = *self;
         if batch == 0 || batch > examples {
@@ -100,7 +112,18 @@ impl TrainingSettings {
         {
             return Err(TrainingError::GradientNorm { norm });
         }
+        if let Some(Workers { count, round_steps }) = workers
+            && !(count > 0 && count <= WORKERS_MAX && round_steps > 0)
+        {
+            return Err(TrainingError::Workers { count, round_steps });
+        }
         learning_rate.check_bounds(steps)
+    }
+
+    /// Returns the number of batches that a step of the run takes: one for each worker.
+    #[must_use]
+    pub fn batches_per_step(&self) -> u64 {
+        self.workers.map_or(1, |workers| workers.count as u64)
     }
 }
 
@@ -116,6 +139,8 @@ pub struct Training {
     /// Examples on which it is evaluated, if there are some.
     pub held_out: Option<HeldOut>,
     examples: usize,
+    /// The part of a round that this is; none for the whole run.
+    leg: Option<Leg>,
 }
 
 impl Training {
@@ -160,13 +185,14 @@ impl Training {
             settings,
             held_out: prepared,
             examples,
+            leg: None,
         })
     }
 
-    /// Returns how many steps one pass over the examples takes. Examples that fill no batch are
+    /// Returns how many batches one pass over the examples has. Examples that fill no batch are
     /// left out of that pass.
     #[must_use]
-    pub fn steps_per_pass(&self) -> u64 {
+    pub fn batches_per_pass(&self) -> u64 {
         (self.examples / self.settings.batch) as u64
     }
 
@@ -174,7 +200,8 @@ impl Training {
     /// the optimiser.
     #[must_use]
     pub fn step_inputs(&self, position: u64) -> BTreeMap<String, Tensor> {
-        let rows = self.batch_rows(position);
+        let (position, batch) = self.locate_step(position);
+        let rows = self.batch_rows(batch);
         let inputs = self.data.inputs.iter();
         let mut given: BTreeMap<String, Tensor> = inputs
             .map(|(name, all)| (name.clone(), take_rows(all, &rows)))
@@ -206,6 +233,49 @@ impl Training {
         given
     }
 
+    /// Returns the part of a round that one worker does, from these states.
+    fn for_leg(&self, leg: Leg, states: BTreeMap<String, Tensor>) -> Training {
+        let mut training = self.clone();
+        training.step.states = states;
+        training.leg = Some(leg);
+        training
+    }
+
+    /// Returns the number of steps of the run or the leg.
+    fn steps(&self) -> u64 {
+        self.leg.map_or(self.settings.steps, |leg| leg.steps)
+    }
+
+    /// Returns the held-out examples that are evaluated with the states of its steps: of a run of
+    /// several workers, only the legs that do no step evaluate.
+    fn held_out_of_steps(&self) -> Option<&HeldOut> {
+        let evaluates = self.leg.is_none_or(Leg::is_evaluation);
+        self.held_out.as_ref().filter(|_| evaluates)
+    }
+
+    /// Returns the position of a step in the run, and the number of its batch. Workers take the
+    /// batches in turn.
+    fn locate_step(&self, position: u64) -> (u64, u64) {
+        let Some(leg) = &self.leg else {
+            return (position, position);
+        };
+        let position = leg.first + position;
+        let batches = self.settings.batches_per_step();
+        (position, position * batches + leg.worker as u64)
+    }
+
+    /// Returns the number of terms of which the loss of a step is the mean.
+    fn step_terms(&self, position: u64) -> u64 {
+        let (_, batch) = self.locate_step(position);
+        let rows = self.batch_rows(batch);
+        match self.settings.recipe.loss {
+            Loss::CountedCrossEntropy => {
+                held_out::count_labels(&take_rows(&self.data.target, &rows))
+            }
+            _ => rows.len() as u64,
+        }
+    }
+
     /// Returns how many requests some steps and evaluations are.
     fn count_requests(&self, steps: u64, evaluations: u64) -> u64 {
         let batches = self.held_out.as_ref().map_or(0, HeldOut::batch_count);
@@ -217,8 +287,21 @@ impl Training {
     #[must_use]
     pub fn request_count(&self) -> u64 {
         let steps = self.settings.steps;
-        let held_out = self.held_out.as_ref();
-        self.count_requests(steps, held_out.map_or(0, |it| it.evaluation_count(steps)))
+        let steps_of_all = steps.saturating_mul(self.settings.batches_per_step());
+        self.count_requests(steps_of_all, self.evaluation_count())
+    }
+
+    /// Returns how often the run evaluates its held-out examples.
+    #[must_use]
+    pub fn evaluation_count(&self) -> u64 {
+        let steps = self.settings.steps;
+        match (&self.held_out, self.settings.workers) {
+            (None, _) => 0,
+            (Some(held_out), None) => held_out.evaluation_count(steps),
+            (Some(held_out), Some(workers)) => {
+                workers.evaluation_count(steps, held_out.every_steps)
+            }
+        }
     }
 
     /// Returns the hash of all that determines the result: the graph of a step, the examples, their
@@ -232,6 +315,7 @@ impl Training {
             learning_rate,
             order,
             recipe: _,
+            workers,
         } = &self.settings;
         let mut bytes = ContentId::for_content(&self.step.model).as_bytes().to_vec();
         let tensors = self
@@ -274,15 +358,21 @@ impl Training {
                 bytes.extend_from_slice(tensor.id().as_bytes());
             }
         }
+        if let Some(workers) = workers {
+            bytes.extend_from_slice(&workers.to_bytes());
+        }
+        if let Some(leg) = &self.leg {
+            bytes.extend_from_slice(&leg.to_bytes());
+        }
         ContentId::for_content(&bytes)
     }
 
-    /// Returns the rows of the examples of a step.
-    fn batch_rows(&self, position: u64) -> Vec<usize> {
+    /// Returns the rows of the examples of a batch.
+    fn batch_rows(&self, number: u64) -> Vec<usize> {
         let batch = self.settings.batch;
         let (pass, place) = (
-            position / self.steps_per_pass(),
-            (position % self.steps_per_pass()) as usize,
+            number / self.batches_per_pass(),
+            (number % self.batches_per_pass()) as usize,
         );
         let all = 0..self.examples;
         let order = match self.settings.order {

@@ -27,6 +27,7 @@ pub fn from_training(error: TrainingError) -> Failure {
         TrainingError::Steps { .. } => "give another number with --steps",
         TrainingError::LearningRate { .. } => "give a number above 0 with --lr, such as 0.001",
         TrainingError::Warmup { .. } => "give fewer steps with --warmup",
+        TrainingError::Workers { .. } => "give for example --workers 4 --round 32",
         TrainingError::GradientNorm { .. } => "give a number above 0, such as --clip 1",
         TrainingError::NotFinite { .. } => "remove the example, or replace the number",
         TrainingError::HeldOut(_) => "check the files of --eval",

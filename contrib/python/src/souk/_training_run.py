@@ -69,6 +69,10 @@ class TrainOptions(TypedDict, total=False):
     seed: int
     in_order: bool
     """Examples in the order of the file."""
+    workers: int
+    """Workers that train side by side, each on a lease of its own."""
+    round: int
+    """The steps of each worker after which the parameters of all are averaged."""
     keep: int
     """The parameters come back after so many steps."""
     eval_every: int

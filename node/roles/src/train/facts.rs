@@ -112,6 +112,21 @@ pub enum Fact {
         /// The head of the chain after them.
         link: ContentId,
     },
+    /// All workers did their steps of a round, and the states after the average are on the disk.
+    Round {
+        /// The position from which they went on.
+        from: u64,
+        /// The mean loss of all workers at each of their steps; none if the round only evaluated.
+        losses: Vec<LossBits>,
+        /// The states after the average: of the run and of each worker.
+        states: States,
+        /// The head of the chain after them.
+        link: ContentId,
+        /// What the round's leases cost, or can still cost.
+        cost: Credits,
+        /// The receipts that both parties signed for them.
+        receipts: Vec<Receipt>,
+    },
     /// The held-out examples were evaluated with the last kept states.
     HeldOut {
         /// The number of steps done.
@@ -163,6 +178,8 @@ pub struct Past {
     pub held_out: Vec<(u64, LossBits)>,
     /// The head of the chain of steps.
     pub link: ContentId,
+    /// How many rounds of several workers are over.
+    pub rounds: u64,
     /// What the leases cost, or can still cost.
     pub spent: Credits,
     /// The receipts of all leases.
@@ -217,6 +234,7 @@ impl Past {
             },
             losses: Vec::new(),
             held_out: Vec::new(),
+            rounds: 0,
             spent: Credits::ZERO,
             receipts: Vec::new(),
             open_lease: None,
@@ -268,18 +286,24 @@ impl Past {
                 link,
             } => {
                 let expected = self.kept.position;
-                let position = from.saturating_add(losses.len() as u64);
-                if from != expected || losses.is_empty() || position > self.steps {
+                if losses.is_empty() {
                     let found = from;
                     return Err(FactError::Position { found, expected });
                 }
-                if link != next_link(self.link, from, &losses, &states) {
-                    return Err(FactError::Link { position });
-                }
-                self.link = link;
-                self.losses.extend(losses);
-                self.seen.insert(states_root(&states));
-                self.kept = Checkpoint { position, states };
+                self.keep_steps(from, losses, states, link)?;
+            }
+            Fact::Round {
+                from,
+                losses,
+                states,
+                link,
+                cost,
+                receipts,
+            } => {
+                self.keep_steps(from, losses, states, link)?;
+                self.rounds += 1;
+                self.spent = Credits(self.spent.0.saturating_add(cost.0));
+                self.receipts.extend(receipts);
             }
             Fact::HeldOut { position, loss } => {
                 let expected = self.kept.position;
@@ -310,6 +334,30 @@ impl Past {
             Fact::Banned { provider } => drop(self.banned.insert(provider)),
             Fact::Over { how } => self.how = Some(how),
         }
+        Ok(())
+    }
+
+    /// Adds steps and the states after them.
+    fn keep_steps(
+        &mut self,
+        from: u64,
+        losses: Vec<LossBits>,
+        states: States,
+        link: ContentId,
+    ) -> Result<(), FactError> {
+        let expected = self.kept.position;
+        let position = from.saturating_add(losses.len() as u64);
+        if from != expected || position > self.steps {
+            let found = from;
+            return Err(FactError::Position { found, expected });
+        }
+        if link != next_link(self.link, from, &losses, &states) {
+            return Err(FactError::Link { position });
+        }
+        self.link = link;
+        self.losses.extend(losses);
+        self.seen.insert(states_root(&states));
+        self.kept = Checkpoint { position, states };
         Ok(())
     }
 

@@ -230,6 +230,41 @@ fn an_evaluation_counts_once_and_only_with_the_states_that_are_kept() {
 }
 
 #[test]
+fn a_round_adds_its_steps_and_its_cost_at_once() {
+    let mut past = begin_short().past().clone();
+    let round = |past: &Past, from, losses: &[LossBits], states: States| Fact::Round {
+        from,
+        losses: losses.to_vec(),
+        link: next_link(past.link, from, losses, &states),
+        states,
+        cost: Credits(5),
+        receipts: Vec::new(),
+    };
+    let states = vec![("parameters".to_owned(), world::honest_state(1))];
+    let losses = [LossBits(1), LossBits(2)];
+    let fact = round(&past, 0, &losses, states.clone());
+    past.apply(fact.clone()).unwrap();
+    assert_eq!((past.kept.position, past.rounds), (2, 1));
+    assert_eq!((past.spent, &past.losses[..]), (Credits(5), &losses[..]));
+    // It counts once.
+    let expected = Err(FactError::Position {
+        found: 0,
+        expected: 2,
+    });
+    assert_eq!(past.apply(fact), expected);
+    // A round that only evaluates has no steps.
+    let fact = round(&past, 2, &[], states.clone());
+    past.apply(fact).unwrap();
+    assert_eq!((past.kept.position, past.rounds), (2, 2));
+    assert_eq!(past.spent, Credits(10));
+    let mut changed = round(&past, 2, &losses, states);
+    if let Fact::Round { link, .. } = &mut changed {
+        *link = past.subject;
+    }
+    assert_eq!(past.apply(changed), Err(FactError::Link { position: 4 }));
+}
+
+#[test]
 fn a_provider_is_not_blamed_for_a_lease_that_was_not_sold() {
     assert_eq!(
         blame_after_batches(0, LeaseEndReason::Unsold),

@@ -3,7 +3,7 @@
 use souk_scheduler::gradient::GradientError;
 use thiserror::Error;
 
-use super::{EVALUATION_BATCHES_MAX, STEPS_MAX};
+use super::{EVALUATION_BATCHES_MAX, STEPS_MAX, WORKERS_MAX};
 
 /// The reason why a run cannot begin.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -62,6 +62,17 @@ pub enum TrainingError {
     GradientNorm {
         /// The norm that the settings state.
         norm: f64,
+    },
+    /// The number of workers or the length of a round is out of range.
+    #[error(
+        "{count} workers with rounds of {round_steps} steps are not 1 to {WORKERS_MAX} workers \
+         with rounds of at least one step"
+    )]
+    Workers {
+        /// Number of workers.
+        count: usize,
+        /// Number of steps of a round.
+        round_steps: u64,
     },
     /// A number of the data is infinite or no number.
     #[error("{name:?} holds an infinite number or a NaN in row {row}")]

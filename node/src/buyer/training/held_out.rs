@@ -128,12 +128,19 @@ impl Batch {
                 .expect("counted labels are in 64 bits");
             let width = labels.len() / batch;
             labels[rows.len() * width..].fill(NOT_COUNTED);
-            terms = labels.iter().filter(|label| **label >= 0).count() as u64;
             target = Tensor::from_vec(target.dims(), labels).expect("the same shape");
+            terms = count_labels(&target);
         }
         inputs.insert(data.target_name.clone(), target);
         Batch { inputs, terms }
     }
+}
+
+/// Returns how many labels count in [`Loss::CountedCrossEntropy`].
+pub(super) fn count_labels(target: &Tensor) -> u64 {
+    let labels = target.to_vec::<i64>();
+    let labels = labels.expect("counted labels are in 64 bits").into_iter();
+    labels.filter(|label| *label >= 0).count() as u64
 }
 
 /// Checks that each tensor has the type and the shape of the training's, but for the number of

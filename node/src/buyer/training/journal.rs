@@ -3,6 +3,7 @@
 //! ```text
 //! FOLDER/facts.jsonl   the facts, one per line, appended as the run goes on
 //! FOLDER/states/ID     the states that the last of them names, until the result is written
+//! FOLDER/rounds/N/LEG  the same for each worker's part of the present round, if there are several
 //! ```
 //! One thread writes both in the order in which the run asks for it, so that states are on the disk
 //! before a fact names them.
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use souk_folder::fact_writer::FactWriter;
 use souk_folder::facts::{FactLog, FactLogError};
+use souk_market::Credits;
 use souk_memory::{ContentId, Tensor};
 use souk_roles::train::{Checkpoint, Fact, FactError, Past};
 
@@ -25,6 +27,7 @@ const FORMAT: &str = "training-facts-1";
 
 const FACTS_FILE: &str = "facts.jsonl";
 const STATES_FOLDER: &str = "states";
+const ROUNDS_FOLDER: &str = "rounds";
 
 /// The folder of a run, open for one life of the run.
 #[derive(Debug)]
@@ -113,12 +116,14 @@ impl RunJournal {
             fs::remove_dir_all(&states).map_err(file_error(&states))?;
             fs::create_dir_all(&states).map_err(file_error(&states))?;
         }
-        Ok(RunJournal {
+        let journal = RunJournal {
             folder: folder.to_owned(),
             log,
             past: None,
             failed: None,
-        })
+        };
+        journal.remove_rounds(None)?;
+        Ok(journal)
     }
 
     /// Opens the journal of a run to go on with it.
@@ -139,10 +144,22 @@ impl RunJournal {
             failed: None,
         };
         journal.prune_states(&past.kept);
+        journal.remove_rounds(Some(past.rounds))?;
         Ok(journal)
     }
 
-    /// Reads what the run in a folder did, even while another process is at work on it.
+    /// Opens the journal of a worker's part of the present round, or begins it.
+    pub(super) fn open_leg(&self, name: &str) -> Result<RunJournal, RunJournalError> {
+        let round = self.past.as_ref().map_or(0, |past| past.rounds);
+        let folder = self.rounds_folder().join(round.to_string()).join(name);
+        match RunJournal::open(&folder) {
+            Err(RunJournalError::Unknown { .. }) => RunJournal::create(&folder),
+            opened => opened,
+        }
+    }
+
+    /// Reads what the run in a folder did, even while another process is at work on it. The workers
+    /// of the present round add their costs.
     ///
     /// # Errors
     /// When there is none, or its journal is damaged.
@@ -152,7 +169,16 @@ impl RunJournal {
             let path = folder.to_owned();
             return Err(RunJournalError::Unknown { path });
         }
-        to_past(folder, FactLog::read(&path, FORMAT)?)
+        let mut past = to_past(folder, FactLog::read(&path, FORMAT)?)?;
+        let round = folder.join(ROUNDS_FOLDER).join(past.rounds.to_string());
+        for leg in fs::read_dir(round).into_iter().flatten().flatten() {
+            if let Ok(leg) = RunJournal::read(&leg.path()) {
+                past.spent = Credits(past.spent.0.saturating_add(leg.spent.0));
+                past.receipts.extend(leg.receipts);
+                past.open_lease = past.open_lease.or(leg.open_lease);
+            }
+        }
+        Ok(past)
     }
 
     /// Returns whether some process is at work on the run in a folder.
@@ -175,11 +201,15 @@ impl RunJournal {
     /// # Errors
     /// When the file system refuses; the states then only take room.
     pub fn finish_run(folder: &Path) -> Result<(), RunJournalError> {
-        let states = folder.join(STATES_FOLDER);
-        match fs::remove_dir_all(&states) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.map_err(file_error(&states)),
-        }
+        let remove = |name| {
+            let path = folder.join(name);
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                removed => removed.map_err(file_error(&path)),
+            }
+        };
+        remove(ROUNDS_FOLDER)?;
+        remove(STATES_FOLDER)
     }
 
     /// Returns the folder of the run.
@@ -194,11 +224,12 @@ impl RunJournal {
         self.past.as_ref()
     }
 
-    /// Appends a fact to those of earlier lives; it is durable when this returns.
+    /// Appends a fact to those before it; it is durable when this returns.
     pub(super) fn append_fact(&mut self, fact: Fact) -> Result<(), RunJournalError> {
         self.log.append_facts(std::slice::from_ref(&fact))?;
-        if let Some(past) = &mut self.past {
-            past.apply(fact).map_err(fact_error(&self.folder))?;
+        match &mut self.past {
+            Some(past) => past.apply(fact).map_err(fact_error(&self.folder))?,
+            None => self.past = Some(to_past(&self.folder, vec![fact])?),
         }
         Ok(())
     }
@@ -263,6 +294,40 @@ impl RunJournal {
         Ok(())
     }
 
+    /// Appends a fact that names these states, and removes all others with the workers' parts of
+    /// earlier rounds.
+    pub(super) fn append_states(
+        &mut self,
+        states: &BTreeMap<String, Tensor>,
+        fact: Fact,
+    ) -> Result<(), RunJournalError> {
+        let is_there = |state: &&Tensor| self.state_path(&state.id()).exists();
+        let new = states.values().filter(|state| !is_there(state));
+        let blobs: Vec<_> = new.map(|it| (it.id(), it.to_blob())).collect();
+        self.write_states(&blobs)?;
+        self.append_fact(fact)?;
+        let past = self.past.as_ref().expect("a fact was appended");
+        self.prune_states(&past.kept);
+        self.remove_rounds(Some(past.rounds))
+    }
+
+    fn rounds_folder(&self) -> PathBuf {
+        self.folder.join(ROUNDS_FOLDER)
+    }
+
+    /// Removes the workers' parts of all rounds but one: their facts are in the run's own journal.
+    fn remove_rounds(&self, but: Option<u64>) -> Result<(), RunJournalError> {
+        let but = but.map(|round| round.to_string());
+        let rounds = fs::read_dir(self.rounds_folder());
+        for round in rounds.into_iter().flatten().flatten() {
+            if but.as_ref().is_none_or(|but| round.file_name() != **but) {
+                let path = round.path();
+                fs::remove_dir_all(&path).map_err(file_error(&path))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes states that no fact names: those before the last kept ones, or of steps that a dead
     /// process did not record.
     fn prune_states(&self, kept: &Checkpoint) {
@@ -311,7 +376,7 @@ fn file_error(path: &Path) -> impl Fn(io::Error) -> RunJournalError + use<> {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{AccountKey, Credits, MarketId, Millis};
+    use souk_market::{AccountKey, MarketId, Millis};
     use souk_roles::train::{Blame, End, LossBits, Payer, next_link};
 
     use super::*;
@@ -387,6 +452,67 @@ mod tests {
             matches!(refused, RunJournalError::State { .. }),
             "{refused}"
         );
+    }
+
+    /// Returns a round of one step and what it cost.
+    fn round(past: &Past, states: &BTreeMap<String, Tensor>) -> Fact {
+        let (from, losses) = (past.kept.position, vec![LossBits(7)]);
+        let states: Vec<_> = states
+            .iter()
+            .map(|(name, it)| (name.clone(), it.id()))
+            .collect();
+        Fact::Round {
+            from,
+            link: next_link(past.link, from, &losses, &states),
+            losses,
+            states,
+            cost: Credits(5),
+            receipts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_round_replaces_the_parts_of_its_workers_with_their_costs() {
+        let folder = tempfile::tempdir().unwrap();
+        let states = |value| BTreeMap::from([("parameters".to_owned(), state(value))]);
+        let mut journal = RunJournal::create(folder.path()).unwrap();
+        let [began, _] = facts();
+        journal.append_states(&states(0.0), began.clone()).unwrap();
+        let mut leg = journal.open_leg("worker-1").unwrap();
+        leg.append_states(&states(0.0), began.clone()).unwrap();
+        let over = Fact::LeaseOver {
+            provider: AccountKey([7; 32]),
+            cost: Credits(5),
+            receipts: Vec::new(),
+            blame: Blame::Nothing,
+        };
+        leg.append_fact(over).unwrap();
+        drop(leg);
+        // A later life finds the part of the present round, and a list counts its cost.
+        let spent = |folder: &Path| RunJournal::read(folder).unwrap().spent;
+        assert_eq!(spent(folder.path()), Credits(5));
+        drop(journal);
+        let mut journal = RunJournal::open(folder.path()).unwrap();
+        let leg = journal.open_leg("worker-1").unwrap();
+        assert_eq!(leg.past().unwrap().spent, Credits(5));
+        drop(leg);
+        let fact = round(journal.past().unwrap(), &states(1.0));
+        journal.append_states(&states(1.0), fact).unwrap();
+        assert_eq!(spent(folder.path()), Credits(5), "it counts once");
+        let leg = journal.open_leg("worker-1").unwrap();
+        assert_eq!(leg.past(), None, "another round is another part");
+        drop((leg, journal));
+        let journal = RunJournal::open(folder.path()).unwrap();
+        let past = journal.past().unwrap().clone();
+        assert_eq!((past.kept.position, past.rounds), (1, 1));
+        assert_eq!(journal.read_states(&past.kept).unwrap(), states(1.0));
+        let files = fs::read_dir(folder.path().join(STATES_FOLDER)).unwrap();
+        assert_eq!(files.count(), 1, "those before are removed");
+        // A new run in its place has no part of it.
+        drop(journal);
+        drop(RunJournal::create(folder.path()).unwrap());
+        let rounds = fs::read_dir(folder.path().join(ROUNDS_FOLDER)).unwrap();
+        assert_eq!(rounds.count(), 0);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! A run of training in the market: what it needs, what happens during it, and what it made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use souk_market::{Credits, Receipt};
+use souk_market::{AccountKey, Credits, Receipt};
 use souk_memory::{ContentId, Tensor};
 use tokio::sync::Notify;
 
@@ -51,6 +51,24 @@ pub enum TrainingEvent<'a> {
         /// The cost of the ended leases.
         spent: Credits,
     },
+    /// An event of one worker of several. Its step counts once its round is done.
+    OfWorker {
+        /// The number of the worker, from 0; that after the last is of evaluations.
+        place: usize,
+        /// What happened; the cost is that of the worker's leases in this round.
+        event: &'a TrainingEvent<'a>,
+    },
+    /// All workers did their steps of a round, and the parameters are averaged.
+    Round {
+        /// The number of steps done.
+        done: u64,
+        /// The mean loss of all workers at each step of the round.
+        losses: &'a [f32],
+        /// The mean loss of each worker over the round.
+        of_workers: &'a [f32],
+        /// The cost of all ended leases.
+        spent: Credits,
+    },
     /// A lease ended early, and the run goes on with another one.
     LeaseEnded {
         /// How it ended.
@@ -94,10 +112,14 @@ pub struct TrainingResult {
     pub held_out: Vec<(u64, f32)>,
     /// The head of the chain of these steps.
     pub link: ContentId,
-    /// The states after the last of them.
+    /// The parameters after the last of them, and of one worker alone the optimiser's states.
     pub states: BTreeMap<String, Tensor>,
     /// The cost of its leases.
     pub spent: Credits,
     /// The receipts of its leases.
     pub receipts: Vec<Receipt>,
+    /// How many leases of this life ended early, by provider.
+    pub lost: BTreeMap<AccountKey, u32>,
+    /// The providers from which the run buys no more.
+    pub banned: BTreeSet<AccountKey>,
 }

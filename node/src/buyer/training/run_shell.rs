@@ -326,7 +326,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 let receipts = std::mem::take(&mut unfinished.done.receipts);
                 let why = end_reason(&unfinished.how, is_sold);
                 self.unfinished = Some(unfinished);
-                self.is_unfinished_shown = false;
+                // A worker that was not sold a lease waits for another one.
+                self.is_unfinished_shown = !is_sold && self.run.training.leg.is_some();
                 LeaseEnd {
                     cost: known,
                     receipts,
@@ -404,7 +405,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         }
     }
 
-    /// Looks for the next lease. The device of the lease before comes back a moment after it.
+    /// Looks for the next lease. The device of the lease before comes back a moment after it, also
+    /// that of another worker.
     fn quote(&mut self, wish: LeaseWish) {
         if let Some(unfinished) = &self.unfinished
             && !std::mem::replace(&mut self.is_unfinished_shown, true)
@@ -423,7 +425,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         let mut inputs = first.tensors;
         inputs.extend(self.kept.clone());
         let mut job = training_job(training, limits, requests, inputs);
-        let waits = position > 0 || self.leases > 0;
+        let waits = position > 0 || self.leases > 0 || training.leg.is_some();
         self.leases += 1;
         self.first = Some(wish.first);
         let buyer = self.run.buyer.clone();
@@ -523,6 +525,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             states: self.kept,
             spent: past.spent,
             receipts: past.receipts.clone(),
+            lost: past.lost.clone(),
+            banned: past.banned.clone(),
         }
     }
 }

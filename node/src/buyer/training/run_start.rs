@@ -3,18 +3,23 @@
 //! [`souk_roles::train`] decides which leases it buys and which steps count; `run_shell` carries
 //! that out.
 
+use std::collections::BTreeMap;
+
 use souk_market::{Credits, JobId, Millis};
+use souk_memory::Tensor;
 use souk_roles::job::attempt_id;
 use souk_roles::train::{Action, Blame, EvaluationSpec, Fact, Past, Payer, RunSpec, TrainCore};
 
-use super::journal::{RunJournal, RunJournalError};
+use super::journal::RunJournal;
 use super::run::{TrainingEvent, TrainingResult, TrainingRun};
+use super::run_error::TrainingRunError;
 use super::run_shell::RunShell;
+use super::sent::state_ids;
 use super::training_job;
+use super::worker_run::WorkerRun;
+use super::workers::Leg;
 use crate::buyer::lease_cancellation::end_leases;
 use crate::buyer::{ATTEMPTS_SEEN, Quote, QuoteError};
-use crate::client::broker::BrokerError;
-use crate::client::trader::TradeError;
 
 /// The most steps of one lease. Its receipt names what they made, and a lease of a longer time
 /// holds more credits.
@@ -23,40 +28,31 @@ const LEASE_STEPS_MAX: u64 = 512;
 /// The most bytes of states that one lease makes. A provider keeps them until the lease ends.
 const LEASE_BYTES_MAX: u64 = 4 << 30;
 
-/// Why a run cannot begin or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum TrainingRunError {
-    /// The journal cannot be used.
-    #[error(transparent)]
-    Journal(#[from] RunJournalError),
-    /// The model, the data or a setting is not that with which the run began.
-    #[error("the model, the examples or the settings have changed since the run began")]
-    Subject,
-    /// Another account of the market began the run, or one of another market. Only it can end the
-    /// run's leases and learn what they cost.
-    #[error("the account {} of the market {} began the run", .began.account, .began.market)]
-    Payer {
-        /// The account that pays for the run.
-        began: Payer,
-    },
-    /// All its steps are done, and its result is written.
-    #[error("all steps of this run are done")]
-    Done,
-    /// The market did not answer how the last lease of the earlier life ended.
-    #[error("the market does not say what the run's last lease cost: {0}")]
-    Market(#[from] BrokerError),
-    /// The market did not end the last lease of the earlier life.
-    #[error("the run's last lease could not be ended: {0}")]
-    Trade(#[from] TradeError),
-}
-
 impl TrainingRun<'_> {
     /// Quotes the first lease. No money moves.
     ///
     /// # Errors
     /// [`QuoteError`]: no plan fits.
     pub async fn quote(&self) -> Result<Quote, QuoteError> {
-        let (_, actions) = TrainCore::begin(self.spec(), self.begin_fact(String::new()));
+        if let (Some(workers), None) = (self.training.settings.workers, &self.training.leg) {
+            let first = self.training.for_leg(
+                Leg {
+                    worker: 0,
+                    first: 0,
+                    steps: workers.round_length(0, self.training.settings.steps),
+                },
+                self.training.step.states.clone(),
+            );
+            let run = TrainingRun {
+                training: &first,
+                limits: self.limits.clone(),
+                cancel: self.cancel.clone(),
+                ..*self
+            };
+            return Box::pin(run.quote()).await;
+        }
+        let began = self.begin_fact(String::new(), &self.training.step.states);
+        let (_, actions) = TrainCore::begin(self.spec(), began);
         let first = actions.iter().find_map(|action| match action {
             Action::Quote(wish) => Some((wish.steps, wish.evaluations)),
             _ => None,
@@ -77,29 +73,36 @@ impl TrainingRun<'_> {
     /// [`TrainingRunError`] if the run cannot begin or go on.
     pub async fn run(
         &self,
+        journal: RunJournal,
+        command: String,
+        observe: impl FnMut(TrainingEvent<'_>),
+    ) -> Result<TrainingResult, TrainingRunError> {
+        match self.training.settings.workers {
+            None => self.run_alone(journal, command, observe).await,
+            Some(workers) => {
+                let run = WorkerRun::begin(self, workers, journal, command, observe)?;
+                run.run().await
+            }
+        }
+    }
+
+    /// Trains a run or a leg of one worker.
+    pub(super) async fn run_alone(
+        &self,
         mut journal: RunJournal,
         command: String,
         observe: impl FnMut(TrainingEvent<'_>),
     ) -> Result<TrainingResult, TrainingRunError> {
         let spec = self.spec();
-        let subject = self.training.subject();
-        let payer = self.payer();
         let (core, actions, states) = match journal.past().cloned() {
             None => {
                 let states = self.training.step.states.clone();
-                let (core, actions) = TrainCore::begin(spec, self.begin_fact(command));
+                let began = self.begin_fact(command, &states);
+                let (core, actions) = TrainCore::begin(spec, began);
                 (core, actions, states)
             }
             Some(past) => {
-                if past.subject != subject {
-                    return Err(TrainingRunError::Subject);
-                }
-                if past.payer != payer {
-                    return Err(TrainingRunError::Payer { began: past.payer });
-                }
-                if RunJournal::is_finished(journal.folder(), &past) {
-                    return Err(TrainingRunError::Done);
-                }
+                self.check_past(&journal, &past)?;
                 let states = journal.read_states(&past.kept)?;
                 let past = self.settle_lease(&mut journal, past).await?;
                 let (core, actions) = TrainCore::resume(spec, past);
@@ -111,8 +114,26 @@ impl TrainingRun<'_> {
         Ok(shell.run(actions).await)
     }
 
+    /// Checks that this run is that of a journal, and that there is more to do.
+    pub(super) fn check_past(
+        &self,
+        journal: &RunJournal,
+        past: &Past,
+    ) -> Result<(), TrainingRunError> {
+        if past.subject != self.training.subject() {
+            return Err(TrainingRunError::Subject);
+        }
+        if past.payer != self.payer() {
+            return Err(TrainingRunError::Payer { began: past.payer });
+        }
+        match RunJournal::is_finished(journal.folder(), past) {
+            true => Err(TrainingRunError::Done),
+            false => Ok(()),
+        }
+    }
+
     /// Ends the lease that an earlier life left open, and adds what it cost or still holds.
-    async fn settle_lease(
+    pub(super) async fn settle_lease(
         &self,
         journal: &mut RunJournal,
         mut past: Past,
@@ -121,8 +142,9 @@ impl TrainingRun<'_> {
             return Ok(past);
         };
         let ids: Vec<JobId> = (0..ATTEMPTS_SEEN).map(|n| attempt_id(job, n)).collect();
-        end_leases(self.buyer.trader(), &ids).await?;
-        let spending = self.buyer.job_spending(job).await?;
+        let ended = end_leases(self.buyer.trader(), &ids).await;
+        ended.map_err(Box::new)?;
+        let spending = self.buyer.job_spending(job).await.map_err(Box::new)?;
         let settled = Fact::LeaseOver {
             provider,
             cost: Credits(spending.spent.0.saturating_add(spending.held.0)),
@@ -143,14 +165,13 @@ impl TrainingRun<'_> {
         }
     }
 
-    /// Returns the first fact of a run that begins now.
-    fn begin_fact(&self, command: String) -> Fact {
-        let states = self.training.step.states.iter();
+    /// Returns the first fact of a run that begins now, from these states.
+    pub(super) fn begin_fact(&self, command: String, states: &BTreeMap<String, Tensor>) -> Fact {
         Fact::Began {
             subject: self.training.subject(),
             payer: self.payer(),
-            steps: self.training.settings.steps,
-            states: states.map(|(name, it)| (name.clone(), it.id())).collect(),
+            steps: self.training.steps(),
+            states: state_ids(states),
             command,
             at: Millis(souk_folder::clock::unix_ms()),
         }
@@ -161,7 +182,7 @@ impl TrainingRun<'_> {
             keep_steps: self.keep_steps.max(1),
             lease_steps_max: self.lease_steps_max(),
             budget: self.limits.budget,
-            evaluation: self.training.held_out.as_ref().map(|it| EvaluationSpec {
+            evaluation: self.training.held_out_of_steps().map(|it| EvaluationSpec {
                 every_steps: it.every_steps,
                 requests: it.batch_count() as u64,
             }),

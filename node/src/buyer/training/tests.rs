@@ -42,6 +42,16 @@ fn settings(batch: usize) -> TrainingSettings {
             gradient_norm_max: None,
             has_evaluations: false,
         },
+        workers: None,
+    }
+}
+
+fn with_workers(steps: u64, count: usize, round_steps: u64) -> TrainingSettings {
+    TrainingSettings {
+        steps,
+        order: ExampleOrder::OfRows,
+        workers: Some(Workers { count, round_steps }),
+        ..settings(2)
     }
 }
 
@@ -73,7 +83,7 @@ fn a_step_gets_its_rows_of_all_tensors() {
     let images = Tensor::from_vec([5, 1, 8, 8], rows).unwrap();
     data.inputs.insert("images".to_owned(), images);
     let training = prepare(data, settings(2)).unwrap();
-    assert_eq!(training.steps_per_pass(), 2);
+    assert_eq!(training.batches_per_pass(), 2);
     for position in 0..6 {
         let given = training.step_inputs(position);
         assert_eq!(given["images"].dims(), [2, 1, 8, 8]);
@@ -82,6 +92,92 @@ fn a_step_gets_its_rows_of_all_tensors() {
         assert_eq!(labels, [4 - images[0] as i64, 4 - images[64] as i64]);
         assert_eq!(given[&StepGraph::schedule_input()].dims(), [3]);
     }
+}
+
+#[test]
+fn workers_take_the_batches_in_turn_with_the_schedule_of_the_run() {
+    let mut data = data(&[12, 1, 8, 8], vec![1; 12]);
+    let rows: Vec<f32> = (0..12 * 64).map(|it| (it / 64) as f32).collect();
+    let images = Tensor::from_vec([12, 1, 8, 8], rows).unwrap();
+    data.inputs.insert("images".to_owned(), images);
+    let training = prepare(data.clone(), with_workers(5, 2, 2)).unwrap();
+    let alone = prepare(data.clone(), settings(2)).unwrap();
+    let first_row = |training: &Training, position| {
+        let given = training.step_inputs(position);
+        given["images"].to_vec::<f32>().unwrap()[0] as usize
+    };
+    let mut taken = Vec::new();
+    for (first, steps) in [(0, 2), (2, 2), (4, 1)] {
+        for step in 0..steps {
+            for worker in 0..2 {
+                let leg = Leg {
+                    worker,
+                    first,
+                    steps,
+                };
+                let leg = training.for_leg(leg, training.step.states.clone());
+                assert_eq!(leg.steps(), steps);
+                taken.push(first_row(&leg, step));
+                let schedule = StepGraph::schedule_input();
+                let of_run = alone.step_inputs(first + step);
+                assert_eq!(leg.step_inputs(step)[&schedule], of_run[&schedule]);
+            }
+        }
+    }
+    assert_eq!(taken, [0, 2, 4, 6, 8, 10, 0, 2, 4, 6], "each batch once");
+    assert_eq!(training.request_count(), 10);
+    // What determines the result is in the hash, also the part of a worker.
+    let subject = |settings| prepare(data.clone(), settings).unwrap().subject();
+    let of_run = training.subject();
+    assert_eq!(of_run, subject(with_workers(5, 2, 2)));
+    assert_ne!(of_run, subject(with_workers(5, 2, 3)));
+    assert_ne!(of_run, subject(with_workers(5, 3, 2)));
+    let leg = |worker| {
+        let leg = Leg {
+            worker,
+            first: 0,
+            steps: 2,
+        };
+        training
+            .for_leg(leg, training.step.states.clone())
+            .subject()
+    };
+    assert!(leg(0) != leg(1) && leg(0) != of_run);
+    let refused = prepare(data, with_workers(5, 65, 2)).unwrap_err();
+    assert!(
+        matches!(refused, TrainingError::Workers { .. }),
+        "{refused}"
+    );
+}
+
+#[test]
+fn the_loss_of_a_step_has_the_terms_of_its_workers_batch() {
+    let tokens = Tensor::from_vec([4, 2], vec![5_i64; 8]).unwrap();
+    let data = TrainingData {
+        inputs: [("tokens".to_owned(), tokens)].into(),
+        target_name: "labels".to_owned(),
+        target: Tensor::from_vec([4, 2], vec![1_i64, 2, 3, -100, -1, 4, -1, -1]).unwrap(),
+    };
+    let images = data_of_images(4);
+    let mut training = prepare(images, with_workers(2, 2, 2)).unwrap();
+    let leg = |training: &Training, worker| {
+        let leg = Leg {
+            worker,
+            first: 0,
+            steps: 2,
+        };
+        training.for_leg(leg, BTreeMap::new())
+    };
+    assert_eq!(leg(&training, 1).step_terms(0), 2, "examples");
+    training.settings.recipe.loss = Loss::CountedCrossEntropy;
+    training.data = data;
+    assert_eq!(leg(&training, 0).step_terms(0), 3);
+    assert_eq!(leg(&training, 1).step_terms(0), 1);
+    assert_eq!(leg(&training, 1).step_terms(1), 1);
+}
+
+fn data_of_images(count: usize) -> TrainingData {
+    data(&[count, 1, 8, 8], vec![1; count])
 }
 
 #[test]
