@@ -266,6 +266,8 @@ pub struct Checker {
     /// Account, nonce and digest of the results of each batch that the log has, or that a replica
     /// refused from its state.
     carried: BTreeSet<(AccountKey, Nonce, Digest)>,
+    /// Account and nonce of each batch that the log carried out.
+    spent: BTreeSet<(AccountKey, Nonce)>,
     /// Digest of command and result of each applied command.
     results: BTreeSet<Digest>,
     acknowledged: Vec<(u64, Digest)>,
@@ -291,6 +293,7 @@ impl Checker {
             times: BTreeMap::new(),
             changes: Vec::new(),
             carried: BTreeSet::new(),
+            spent: BTreeSet::new(),
             results: BTreeSet::new(),
             acknowledged: Vec::new(),
             completed: LogIndex(0),
@@ -440,6 +443,12 @@ impl Checker {
             (Ok(BatchResult::Applied(results)), Ok(batch)) => Some((results, batch)),
             _ => None,
         };
+        if let Some((results, batch)) = &done
+            && !results.iter().any(is_not_admitted)
+        {
+            let batch = batch.batch();
+            self.spent.insert((batch.account, batch.nonce));
+        }
         let done = done.iter().flat_map(|(results, batch)| {
             let commands = &batch.batch().commands;
             commands.iter().zip(results)
@@ -489,6 +498,12 @@ impl Checker {
         let said = digest_of(&bytes);
         let mut nonces = nonces.iter();
         nonces.any(|nonce| self.carried.contains(&(account, *nonce, said)))
+    }
+
+    /// Returns how many batches of an account with these nonces the log carried out.
+    pub fn count_spent(&self, account: AccountKey, nonces: &[Nonce]) -> usize {
+        let spent = |nonce: &&Nonce| self.spent.contains(&(account, **nonce));
+        nonces.iter().filter(spent).count()
     }
 
     /// Checks the age that a validator states for an answer from its own state.
@@ -567,4 +582,15 @@ impl Checker {
 
 fn digest_of(result: &[u8]) -> Digest {
     Digest(*blake3::hash(result).as_bytes())
+}
+
+/// Returns whether a batch with this result did not even spend its nonce.
+fn is_not_admitted(result: &Result<Acceptance, Refusal>) -> bool {
+    matches!(
+        result,
+        Err(Refusal::NonceUsed { .. }
+            | Refusal::NonceOld { .. }
+            | Refusal::BatchExpired { .. }
+            | Refusal::BatchFar { .. })
+    )
 }

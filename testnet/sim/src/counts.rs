@@ -121,6 +121,8 @@ pub struct Counts {
     pub offers: u64,
     /// Parts run.
     pub parts_run: u64,
+    /// Batches that a lying validator put into the log and denied.
+    pub batches_denied: u64,
     /// Wrong values that liars returned for parts.
     pub lies: u64,
     /// Contents that providers received.

@@ -1,7 +1,9 @@
 //! Makes one simulated validator lie to the others, which must not believe it.
 //!
 //! It offers a forged snapshot, and sends membership changes that no operator ordered, as if it led
-//! a later term. All its other messages are honest.
+//! a later term. While it serves the snapshot, it also denies its clients what it put into the log:
+//! it answers that a batch's nonce is too old, or that the batch has expired, and shows an account
+//! that never applied it. All its other messages are honest.
 
 use bytes::Bytes;
 use raft::eraftpb::{ConfChangeType, ConfChangeV2, Entry, Message, MessageType};
@@ -12,10 +14,13 @@ use souk_consensus::{
     Certificate, Digest, History, LogIndex, LogTime, Replica, ReplicaId, Sessions, Snapshot,
     StateMachine, Term, Voucher,
 };
+use souk_market::{Batch, Millis, NONCE_WINDOW, Nonce, Refusal};
+use souk_roles::market::market_protocol::{Answer, Request};
 
 use super::forged_messages::{ForgedState, STRANGER, change_members, membership_change};
 use super::machine::SimExchange;
 use super::random::Random;
+use super::world::actors::Waiter;
 use super::world::{Event, World};
 
 /// The bytes of each part of the forged snapshot.
@@ -94,6 +99,36 @@ impl World {
         };
         self.schedule_event(self.now + 5, event);
         true
+    }
+
+    /// Returns the answer that an actor gets from a validator: a liar denies batches, if there are
+    /// validators enough that the others can show it.
+    pub(super) fn distort_answer(&mut self, waiter: &Waiter, answer: Answer) -> Answer {
+        if self.nodes[waiter.node].lie.is_none() || self.nodes.len() < 3 {
+            return answer;
+        }
+        match (&*waiter.question, answer) {
+            (Request::Submit(signed), Answer::Applied(results)) if self.random.chance(500) => {
+                self.counts.batches_denied += 1;
+                let Batch { nonce, expires, .. } = signed.batch;
+                let denial = match self.random.chance(500) {
+                    true => Refusal::NonceOld {
+                        nonce,
+                        oldest: Nonce(nonce.0 + NONCE_WINDOW),
+                    },
+                    false => Refusal::BatchExpired {
+                        expires,
+                        now: expires,
+                    },
+                };
+                Answer::Applied(vec![Err(denial); results.len()])
+            }
+            (Request::Account(_), Answer::Account(Some(mut account))) => {
+                account.quiet_at = Millis(0);
+                Answer::Account(Some(account))
+            }
+            (_, answer) => answer,
+        }
     }
 }
 

@@ -8,21 +8,21 @@
 //! A validator serves a limited number of streams. So a client begins at a place in the list that
 //! its account's key determines: the clients of a market spread over all validators.
 
+mod batches;
 mod nonces;
 mod offsets;
 mod open_call;
+mod refused_batch;
 mod watching;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
-use souk_market::{
-    Acceptance, AccountKey, Batch, Command, MarketId, Millis, Nonce, Refusal, SignedBatch,
-};
+use souk_market::{Acceptance, AccountKey, Batch, Command, MarketId, Millis, Refusal, SignedBatch};
 
 use crate::clock::{Micros, Now, Timers};
 use crate::market::market_protocol::{Answer, Request};
-use nonces::{CLOCK_AHEAD_MAX, Nonces};
+use nonces::Nonces;
 use offsets::{ClockReading, Offsets};
 use open_call::{Open, PendingCall};
 pub use watching::WatchId;
@@ -36,12 +36,6 @@ pub const ANSWER_PATIENCE: Micros = Micros::from_seconds(3);
 
 /// The pause after each validator has failed once.
 const ROUND_PAUSE: Micros = Micros::from_millis(100);
-
-/// How long a signed batch stays valid by the market's clock.
-const EXPIRY: Millis = Millis(60_000);
-
-/// How often the client signs commands anew because another process of the same account was faster.
-const SIGNED_MAX: u32 = 4;
 
 /// The most questions under way at a time; later ones wait for their turn.
 const ASKED_MAX: usize = 256;
@@ -208,8 +202,18 @@ enum Timer {
     Answer(CallId),
     /// The client repeats a question.
     Pause(CallId),
+    /// The client signs a batch by its own clock, because too few validators stated theirs.
+    Clocks(CallId),
     /// The client resumes a watch.
     Watch(AccountKey),
+}
+
+/// The moment of an answer, by the clocks of this machine.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    now: Now,
+    /// The clock that people set, in microseconds since 1970.
+    own: Micros,
 }
 
 /// A client to a market; see the module.
@@ -300,6 +304,7 @@ impl MarketClient {
             Event::Time { validator, time } => {
                 self.offsets
                     .record_clock(validator, time, Millis(own.0 / 1_000));
+                self.sign_waiting(own, &mut actions);
             }
             Event::Watch(account) => self.watch_account(account, &mut actions),
             Event::Unwatch(account) => {
@@ -315,8 +320,9 @@ impl MarketClient {
                 self.preferred = first_validator(self.account, count);
                 self.offsets.forget_clocks();
                 self.clocks_asked = None;
+                self.forget_refusals();
             }
-            Event::TimerFired => self.on_timer_fired(now, &mut actions),
+            Event::TimerFired => self.on_timer_fired(now, own, &mut actions),
         }
         self.begin_waiting(now, own, &mut actions);
         assert!(self.open.len() <= ASKED_MAX, "what is under way is bounded");
@@ -348,7 +354,7 @@ impl MarketClient {
             assert!(before.is_none(), "what is asked has a name of its own");
             match self.open[&asked].question {
                 Some(_) => self.ask_next_validator(asked, now, actions),
-                None => self.sign_batch(asked, own, actions),
+                None => self.begin_batch(asked, now, own, actions),
             }
         }
     }
@@ -376,6 +382,7 @@ impl MarketClient {
         let open = self.open.remove(&asked)?;
         self.timers.stop_timer(Timer::Answer(asked));
         self.timers.stop_timer(Timer::Pause(asked));
+        self.timers.stop_timer(Timer::Clocks(asked));
         if let Some(putting) = open.putting {
             self.putting.remove(&putting);
         }
@@ -387,55 +394,29 @@ impl MarketClient {
         actions.push(Action::Reply { asked, reply });
     }
 
-    fn sign_batch(&mut self, asked: CallId, own: Micros, actions: &mut Vec<Action>) {
-        let is_other = |(call, open): (&CallId, &Open)| {
-            *call != asked && matches!(open.matter, PendingCall::Commands { signed: 1.., .. })
-        };
-        let others = self.open.iter().any(is_other);
+    /// Puts the question to the next validator.
+    fn ask_next_validator(&mut self, asked: CallId, now: Now, actions: &mut Vec<Action>) {
         let open = self.open.get_mut(&asked).expect("it is under way");
-        let PendingCall::Commands {
-            commands, signed, ..
-        } = &mut open.matter
-        else {
-            unreachable!("questions are not signed");
-        };
-        *signed += 1;
-        let expires = self.offsets.log_time(Millis(own.0 / 1_000)).0;
-        let batch = Batch {
-            market: self.market,
-            account: self.account,
-            nonce: Nonce(self.nonces.next(own, others)),
-            expires: Millis(expires.saturating_add(EXPIRY.0)),
-            commands: commands.clone(),
-        };
-        open.question = None;
-        open.repeated = false;
-        let batch = Box::new(batch);
-        actions.push(Action::Sign { asked, batch });
+        if let PendingCall::Commands { refused, .. } = &mut open.matter {
+            refused.stop_asking();
+        }
+        let validator = ValidatorIndex((open.first + open.tried) % self.validators);
+        let question = open.question.clone().expect("what is put is signed");
+        self.put_question(asked, validator, question, now, actions);
     }
 
-    fn on_signed(
+    fn put_question(
         &mut self,
         asked: CallId,
-        batch: SignedBatch,
+        validator: ValidatorIndex,
+        question: Box<Request>,
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        let Some(open) = self.open.get_mut(&asked) else {
-            return;
-        };
-        open.question = Some(Box::new(Request::Submit(batch)));
-        self.ask_next_validator(asked, now, actions);
-    }
-
-    /// Puts the question to the next validator.
-    fn ask_next_validator(&mut self, asked: CallId, now: Now, actions: &mut Vec<Action>) {
         let putting = RequestAttempt(self.next);
         self.next += 1;
         let open = self.open.get_mut(&asked).expect("it is under way");
-        let validator = ValidatorIndex((open.first + open.tried) % self.validators);
         open.putting = Some(putting);
-        let question = open.question.clone().expect("what is put is signed");
         self.putting.insert(putting, (asked, validator));
         let over = now.tick.plus(ANSWER_PATIENCE);
         self.timers.set_timer(Timer::Answer(asked), over);
@@ -476,7 +457,7 @@ impl MarketClient {
             Err(silence) => self.on_silence(asked, silence, now, actions),
             Ok(answer) => {
                 self.preferred = validator.0 % self.validators;
-                self.on_answer(asked, answer, own, actions);
+                self.on_answer(asked, validator, answer, Moment { now, own }, actions);
             }
         }
     }
@@ -486,11 +467,17 @@ impl MarketClient {
         open.last = silence;
         // A full validator has accepted nothing; any other may have.
         open.repeated |= silence != NoReply::Busy;
+        self.try_next_validator(asked, now, actions);
+    }
+
+    /// Asks the next validator, after a pause if each was asked once more, or gives up.
+    fn try_next_validator(&mut self, asked: CallId, now: Now, actions: &mut Vec<Action>) {
+        let open = self.open.get_mut(&asked).expect("it is under way");
         if now.tick.since(open.began) >= PATIENCE {
             let maybe = open.repeated && matches!(open.matter, PendingCall::Commands { .. });
             let reply = match maybe {
-                true => Reply::Uncertain(silence),
-                false => Reply::Unreached(silence),
+                true => Reply::Uncertain(open.last),
+                false => Reply::Unreached(open.last),
             };
             return self.send_reply(asked, reply, actions);
         }
@@ -502,55 +489,29 @@ impl MarketClient {
         self.ask_next_validator(asked, now, actions);
     }
 
-    fn on_answer(&mut self, asked: CallId, answer: Answer, own: Micros, actions: &mut Vec<Action>) {
-        let open = self.open.get_mut(&asked).expect("it is under way");
-        let PendingCall::Commands { signed, mended, .. } = &mut open.matter else {
-            let answer = Box::new(answer);
-            return self.send_reply(asked, Reply::Answer(answer), actions);
-        };
-        let Answer::Applied(results) = answer else {
-            let answer = Box::new(answer);
-            return self.send_reply(asked, Reply::NotTaken(answer), actions);
-        };
-        match results.first() {
-            // A validator may have accepted the same bytes before, with a result that only the log
-            // has. With a new signature, the market would carry them out twice. A used nonce says
-            // so even if one validator alone had the batch: a liar can put it into the log twice.
-            // If another process of this account used it, the next nonce must be above the window.
-            Some(Err(
-                refusal @ (Refusal::NonceUsed { .. }
-                | Refusal::NonceOld { .. }
-                | Refusal::BatchExpired { .. }),
-            )) if open.repeated || matches!(refusal, Refusal::NonceUsed { .. }) => {
-                let question = open.question.as_deref().filter(|_| !open.repeated);
-                if let Some(Request::Submit(batch)) = question {
-                    self.nonces.rise_above(batch.batch.nonce);
-                }
-                let last = open.last;
-                self.send_reply(asked, Reply::Uncertain(last), actions);
+    fn on_answer(
+        &mut self,
+        asked: CallId,
+        validator: ValidatorIndex,
+        answer: Answer,
+        at: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match self.open[&asked].matter {
+            PendingCall::Commands { .. } => {
+                self.on_batch_answer(asked, validator, answer, at, actions);
             }
-            // This clock was ahead once, or that of another process of this account is. Any nonce
-            // within the window may be in use: the next must exceed the highest. No clock was as
-            // far ahead as a liar may say.
-            Some(Err(Refusal::NonceOld { oldest, .. }))
-                if *signed < SIGNED_MAX && oldest.0 <= own.0.saturating_add(CLOCK_AHEAD_MAX.0) =>
-            {
-                self.nonces.rise_above(*oldest);
-                self.sign_batch(asked, own, actions);
+            PendingCall::Question => {
+                self.send_reply(asked, Reply::Answer(Box::new(answer)), actions);
             }
-            Some(Err(Refusal::BatchExpired { now, .. })) if !*mended => {
-                *mended = true;
-                self.offsets.record_log_time(*now, Millis(own.0 / 1_000));
-                self.sign_batch(asked, own, actions);
-            }
-            _ => self.send_reply(asked, Reply::Carried(results), actions),
         }
     }
 
-    fn on_timer_fired(&mut self, now: Now, actions: &mut Vec<Action>) {
+    fn on_timer_fired(&mut self, now: Now, own: Micros, actions: &mut Vec<Action>) {
         while let Some(timer) = self.timers.pop(now.tick) {
             match timer {
                 Timer::Pause(asked) => self.ask_next_validator(asked, now, actions),
+                Timer::Clocks(asked) => self.sign_batch(asked, own, actions),
                 Timer::Watch(account) => self.watch_account(account, actions),
                 Timer::Answer(asked) => {
                     let open = self.open.get_mut(&asked).expect("a timer has an owner");

@@ -559,10 +559,15 @@ impl World {
         self.actors.list[actor].troubled_at = self.now;
     }
 
-    /// Checks that the log has the batch that a reply reports, with the same results.
+    /// Checks that the log has the batch that a reply reports, with the same results, and that it
+    /// carried out the commands of the call once, however often they were signed.
     fn check_carried(&mut self, actor: usize, asked: CallId, reply: &Reply) {
         let of = &mut self.actors.list[actor];
         let (account, nonces) = (of.account, of.signed.remove(&asked).unwrap_or_default());
+        if self.checker.count_spent(account, &nonces) > 1 {
+            let what = format!("the log carried out {nonces:?}, which signed the same commands");
+            self.breach_of_job(actor, what);
+        }
         let Reply::Carried(results) = reply else {
             return;
         };

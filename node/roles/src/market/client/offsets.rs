@@ -67,6 +67,12 @@ impl Offsets {
         self.forget_clocks();
     }
 
+    /// Returns whether enough validators stated their clocks.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.said.len() >= SAID_MIN
+    }
+
     /// Forgets the validators' clocks, because the list of validators has changed.
     pub fn forget_clocks(&mut self) {
         self.said.clear();

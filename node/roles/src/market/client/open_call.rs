@@ -3,6 +3,7 @@
 use serde::Serialize;
 use souk_market::Command;
 
+use super::refused_batch::RefusedBatch;
 use super::{NoReply, RequestAttempt};
 use crate::clock::Micros;
 use crate::market::market_protocol::Request;
@@ -11,11 +12,12 @@ use crate::market::market_protocol::Request;
 #[derive(Clone, Debug, Serialize)]
 pub(super) enum PendingCall {
     Question,
-    /// Commands, with the number of signatures so far and whether their expiry was corrected.
+    /// Commands, with the number of signatures so far and what validators stated about the last
+    /// one's batch.
     Commands {
         commands: Vec<Command>,
         signed: u32,
-        mended: bool,
+        refused: RefusedBatch,
     },
 }
 
@@ -25,7 +27,7 @@ impl PendingCall {
         PendingCall::Commands {
             commands,
             signed: 0,
-            mended: false,
+            refused: RefusedBatch::default(),
         }
     }
 }
@@ -41,7 +43,7 @@ pub(super) struct Open {
     pub(super) tried: usize,
     pub(super) first: usize,
     pub(super) putting: Option<RequestAttempt>,
-    /// Whether a validator that did not answer may have accepted it.
+    /// Whether a validator may have accepted it that did not answer, or refused it.
     pub(super) repeated: bool,
     pub(super) last: NoReply,
 }

@@ -1,6 +1,8 @@
 //! What a client puts to whom, and what it makes of the answers.
 
-use souk_market::{LeaseId, NONCE_WINDOW, SigningKey};
+mod refused;
+
+use souk_market::{LeaseId, NONCE_WINDOW, Nonce, SigningKey};
 
 use super::offsets::{CLOCK_PERIOD, CLOCK_STEP};
 use super::*;
@@ -16,6 +18,8 @@ struct Scene {
     tick: Micros,
     /// How far somebody set this machine's clock ahead.
     ahead: Micros,
+    /// The number of signatures so far.
+    signed: usize,
 }
 
 /// A question that was put: its name, whom, and what.
@@ -25,13 +29,26 @@ impl Scene {
     fn new() -> Scene {
         let key = SigningKey::from_bytes(&[3; 32]);
         let client = MarketClient::new(AccountKey::from(&key), MarketId([1; 32]), 3);
-        Scene {
+        let mut scene = Scene {
             first: client.preferred,
             client,
             key,
             tick: Micros(0),
             ahead: Micros(0),
-        }
+            signed: 0,
+        };
+        scene.state_clocks();
+        scene
+    }
+
+    /// Two validators state their clocks, which show the same as this one.
+    fn state_clocks(&mut self) -> Vec<Action> {
+        let time = Millis(OWN.plus(self.tick).0 / 1_000);
+        let states = |place| Event::Time {
+            validator: ValidatorIndex(place),
+            time,
+        };
+        [0, 1].map(|place| self.apply(states(place))).concat()
     }
 
     /// The validator so many places after the first.
@@ -52,6 +69,7 @@ impl Scene {
         {
             match action {
                 Action::Sign { asked, batch } => {
+                    self.signed += 1;
                     let batch = Box::new(batch.sign(&self.key));
                     done.extend(self.apply(Event::Signed { asked, batch }));
                 }
@@ -167,51 +185,6 @@ fn a_batch_that_finds_its_nonce_used_is_not_signed_anew_and_the_next_is_above_th
     assert_eq!(batch(&question).batch.nonce.0, own.0 + NONCE_WINDOW);
 }
 
-#[test]
-fn a_nonce_that_no_clock_can_have_shown_is_not_believed() {
-    let mut scene = Scene::new();
-    let (putting, _, question) = scene.carry();
-    let nonce = batch(&question).batch.nonce;
-    let oldest = Nonce(u64::MAX - NONCE_WINDOW);
-    let refused = reply(scene.applied(putting, Refusal::NonceOld { nonce, oldest }));
-    assert!(matches!(refused, Reply::Carried(_)));
-    let (_, _, question) = scene.carry();
-    assert_eq!(batch(&question).batch.nonce.0, nonce.0 + 1);
-}
-
-/// Where commands of the same account came between, the window has gone on; where the clock was
-/// behind, the batch is over. Signed anew it would be carried out twice: a gang bought twice.
-#[test]
-fn a_repeated_batch_that_is_old_or_over_is_not_signed_anew() {
-    let mut scene = Scene::new();
-    let (nonce, oldest) = (Nonce(1), Nonce(1_000_000));
-    let (expires, now) = (Millis(1), Millis(2));
-    let old = Refusal::NonceOld { nonce, oldest };
-    for refusal in [old, Refusal::BatchExpired { expires, now }] {
-        let (first, ..) = scene.carry();
-        let (second, ..) = put(scene.silent(first));
-        let uncertain = reply(scene.applied(second, refusal));
-        assert!(matches!(uncertain, Reply::Uncertain(NoReply::Broken)));
-    }
-}
-
-#[test]
-fn what_was_signed_below_the_window_is_signed_above_it_four_times() {
-    let mut scene = Scene::new();
-    let (mut putting, _, mut question) = scene.carry();
-    for _ in 1..SIGNED_MAX {
-        let oldest = Nonce(batch(&question).batch.nonce.0 + 3_600_000_000);
-        let nonce = batch(&question).batch.nonce;
-        let old = Refusal::NonceOld { nonce, oldest };
-        (putting, _, question) = put(scene.applied(putting, old));
-        // Restarts before may have used any of the window, however short they ran.
-        assert_eq!(batch(&question).batch.nonce.0, oldest.0 + NONCE_WINDOW);
-    }
-    let (nonce, oldest) = (Nonce(1), Nonce(2));
-    let refused = reply(scene.applied(putting, Refusal::NonceOld { nonce, oldest }));
-    assert!(matches!(refused, Reply::Carried(_)));
-}
-
 /// Signed by the clock, each would put those before it below the window.
 #[test]
 fn commands_that_are_under_way_together_are_within_one_window() {
@@ -234,19 +207,6 @@ fn commands_that_are_under_way_together_are_within_one_window() {
         later - first > NONCE_WINDOW,
         "the clock again: another process may have used it"
     );
-}
-
-#[test]
-fn a_clock_that_is_behind_is_set_right_once() {
-    let mut scene = Scene::new();
-    let (first, _, question) = scene.carry();
-    let expires = batch(&question).batch.expires;
-    let now = Millis(expires.0 + 40_000);
-    let expired = || Refusal::BatchExpired { expires, now };
-    let (second, _, mended) = put(scene.applied(first, expired()));
-    assert_eq!(batch(&mended).batch.expires, Millis(now.0 + EXPIRY.0));
-    let refused = reply(scene.applied(second, expired()));
-    assert!(matches!(refused, Reply::Carried(_)));
 }
 
 #[test]

@@ -31,6 +31,7 @@ impl World {
     pub(crate) fn send_answer(&mut self, waiter: &Waiter, answer: Result<Answer, NoReply>) {
         let LogTime(time) = self.nodes[waiter.node].clock_time(self.now);
         let time = Some(Millis(time));
+        let answer = answer.map(|answer| self.distort_answer(waiter, answer));
         let heard = answer.map(|answer| ValidatorAnswer { time, answer });
         self.send_message(
             waiter.actor,
