@@ -14,7 +14,7 @@ use crate::tiles::{Tile, TileId};
 /// A proof to build: that the tree of `from` leaves is the beginning of the tree of `to` leaves.
 #[derive(Clone, Debug)]
 pub struct Consistency {
-    /// The leaves under each hash of the proof, in its order.
+    /// The leaves under each hash of the proof, in its order, and then those of the smaller tree.
     ranges: Vec<Range<u64>>,
 }
 
@@ -25,6 +25,7 @@ impl Consistency {
         assert!(0 < from && from <= to, "a tree continues a smaller one");
         let mut ranges = Vec::new();
         plan_subproof(from, 0..to, true, &mut ranges);
+        ranges.push(0..from);
         Self { ranges }
     }
 
@@ -39,7 +40,18 @@ impl Consistency {
     /// # Errors
     /// If a tile is missing.
     pub fn build(&self, tiles: &BTreeMap<TileId, Tile>) -> Result<Vec<Digest>, ProofError> {
-        build_hashes(&self.ranges, tiles)
+        let (_, ranges) = self.ranges.split_last().expect("the smaller tree is last");
+        build_hashes(ranges, tiles)
+    }
+
+    /// Returns the root of the smaller tree by the tiles, which can come from anyone: if a proof
+    /// shows that the larger tree continues *this* root, no other tree of that size begins it.
+    ///
+    /// # Errors
+    /// If a tile is missing.
+    pub fn build_beginning(&self, tiles: &BTreeMap<TileId, Tile>) -> Result<Digest, ProofError> {
+        let beginning = self.ranges.last().expect("the smaller tree is last");
+        Ok(build_hashes(std::slice::from_ref(beginning), tiles)?[0])
     }
 }
 
@@ -162,6 +174,7 @@ pub(crate) mod tests {
                 let proof = plan.build(&tiles).unwrap();
                 assert_eq!(proof, naive_subproof(from, &leaves[..to], true));
                 assert!(verify(old, new, &proof), "{from} {to}");
+                assert_eq!(plan.build_beginning(&tiles), Ok(old.1), "{from} {to}");
                 for place in 0..proof.len() {
                     let mut other = proof.clone();
                     other[place].0[7] ^= 1;
@@ -194,9 +207,10 @@ pub(crate) mod tests {
             prop_assert!(verify((from, old), (to, new), &proof));
             prop_assert!(from == to || !verify((from, new), (to, new), &proof));
             prop_assert!(needed.len() <= 8, "{} tiles", needed.len());
+            prop_assert_eq!(plan.build_beginning(&tiles), Ok(old));
             if let Some(id) = needed.keys().next() {
                 tiles.remove(id);
-                prop_assert!(plan.build(&tiles).is_err());
+                prop_assert!(plan.build(&tiles).is_err() || plan.build_beginning(&tiles).is_err());
             }
         }
     }

@@ -270,6 +270,17 @@ impl TreeNote {
         valid.map(|it| it.by).collect()
     }
 
+    /// Returns the validators in whose names the note has a signature that is not theirs: whoever
+    /// shows it, has not checked it or has forged it.
+    #[must_use]
+    pub fn list_forged(&self, members: &Cosigners) -> Vec<u64> {
+        let forged = self.cosignatures.iter().filter(|it| {
+            let account = members.get(&it.by);
+            account.is_some_and(|account| !self.is_cosigned(it, *account))
+        });
+        forged.map(|it| it.by).collect()
+    }
+
     /// Returns when so many of `members` had signed the head that it was certified, in seconds
     /// since 1970, by their own clocks; none if too few have signed it.
     #[must_use]
@@ -395,9 +406,11 @@ mod tests {
         let mut other = signed.clone();
         other.head.size += 1;
         assert_eq!(other.list_signers(&members()), [] as [u64; 0]);
+        assert_eq!(other.list_forged(&members()), [1, 3]);
         let mut later = signed.clone();
         later.cosignatures[0].time_s += 1;
         assert_eq!(later.list_signers(&members()), [3]);
+        assert_eq!(later.list_forged(&members()), [1]);
         let mut renamed = signed.clone();
         renamed.cosignatures[0].by = 2;
         assert_eq!(renamed.list_signers(&members()), [3]);

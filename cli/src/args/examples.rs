@@ -223,6 +223,8 @@ const EXAMPLES: &[Example] = &[
         &[
             "souk market verify",
             "souk market verify --from validator/replica/history",
+            "souk market verify -o heads",
+            "souk market verify --from heads --from theirs",
         ],
     ),
     ("market candles", &["souk market candles gpu-m4 --step 60"]),

@@ -68,9 +68,17 @@ pub struct VerifyArgs {
     /// continue.
     pub invitation: Option<String>,
     /// Ask nobody: check the signed heads and tiles in this folder, such as a validator's
-    /// replica/history.
+    /// replica/history. Can be given several times, to compare what several people were shown.
     #[arg(long, value_name = "FOLDER")]
-    pub from: Option<PathBuf>,
+    pub from: Vec<PathBuf>,
+    /// Also save every signed head that validators show into this folder, for others to compare.
+    #[arg(
+        short = 'o',
+        long = "out",
+        value_name = "FOLDER",
+        conflicts_with = "from"
+    )]
+    pub heads: Option<PathBuf>,
 }
 
 /// A market to create.

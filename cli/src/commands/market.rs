@@ -1,6 +1,7 @@
 //! `souk market …`: creates, joins and shows a market.
 
 mod create;
+mod evidence;
 mod verify;
 pub mod views;
 

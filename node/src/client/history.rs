@@ -13,8 +13,8 @@ use souk_folder::contact::Contact;
 use souk_folder::key;
 use souk_market::Genesis;
 use souk_network::protocols::market::{Answer, Member, Request, TreeHeads};
-use souk_proof::note::NoteFault;
 pub use souk_proof::note::TreeNote;
+use souk_proof::note::{Cosigners, NoteFault};
 use souk_proof::tiles::TILE_HASHES;
 use souk_roles::market::history_check::{ANSWER_NOTES_MAX, list_known_cosigners};
 pub use souk_roles::market::history_check::{
@@ -32,6 +32,15 @@ pub struct ValidatorHeads {
     pub raft_id: u64,
     /// The notes that it showed, or why it showed none.
     pub notes: Result<Vec<TreeNote>, HeadsError>,
+}
+
+impl ValidatorHeads {
+    /// Returns the validators in whose names it showed signatures that are not theirs.
+    #[must_use]
+    pub fn list_forged(&self, members: &Cosigners) -> BTreeSet<u64> {
+        let notes = self.notes.iter().flatten();
+        notes.flat_map(|note| note.list_forged(members)).collect()
+    }
 }
 
 /// Why a validator showed no heads.
@@ -139,15 +148,44 @@ async fn fetch_notes(broker: &Broker, member: &Member) -> Result<Vec<TreeNote>, 
     Ok(notes.take(ANSWER_NOTES_MAX).collect())
 }
 
-/// Fetches tiles from one validator after another until one's tiles prove the continuation. Else it
-/// returns that some contradict it, or what is missing. It leaves out the validators in `silent`,
-/// and adds those that do not give a tile.
+/// What tiles show of a continuation, and the tiles.
+#[derive(Clone, Debug)]
+pub struct ShownContinuation {
+    /// What they show.
+    pub continuation: Continuation,
+    /// The tiles.
+    pub tiles: BTreeMap<TileId, Tile>,
+}
+
+impl ShownContinuation {
+    /// Returns the one of two that shows more.
+    fn or(self, other: Option<Self>) -> Self {
+        let rank = |shown: &Self| match shown.continuation {
+            Continuation::Proven { .. } | Continuation::Refuted => 2,
+            Continuation::Contradicted => 1,
+            Continuation::Missing(_) => 0,
+        };
+        other
+            .filter(|other| rank(other) > rank(&self))
+            .unwrap_or(self)
+    }
+
+    /// Returns whether no other tiles can show anything else.
+    fn is_final(&self) -> bool {
+        let shown = self.continuation;
+        matches!(shown, Continuation::Proven { .. } | Continuation::Refuted)
+    }
+}
+
+/// Fetches tiles from one validator after another until one's tiles prove or refute the
+/// continuation. Else it returns that some are of neither head, or what is missing. It leaves out
+/// the validators in `silent`, and adds those that do not give a tile.
 pub async fn prove_continuation(
     broker: &Broker,
     history: &GatheredHistory,
     check: &ContinuationCheck,
     silent: &mut BTreeSet<u64>,
-) -> Option<Continuation> {
+) -> Option<ShownContinuation> {
     let mut found = None;
     for answer in history.answers.iter().filter(|answer| answer.notes.is_ok()) {
         if silent.contains(&answer.raft_id) {
@@ -170,13 +208,15 @@ pub async fn prove_continuation(
             };
             tiles.insert(id, tile);
         }
-        let shown = check.check_tiles(&tiles);
-        if matches!(shown, Continuation::Proven { .. }) {
+        let shown = ShownContinuation {
+            continuation: check.check_tiles(&tiles),
+            tiles,
+        };
+        let shown = shown.or(found);
+        if shown.is_final() {
             return Some(shown);
         }
-        if found != Some(Continuation::Contradicted) {
-            found = Some(shown);
-        }
+        found = Some(shown);
     }
     found
 }
@@ -220,60 +260,81 @@ const FOLDER_NOTES_MAX: usize = 256;
 /// The ending of a file with a note.
 pub const NOTE_ENDING: &str = "checkpoint";
 
-/// The history as a folder shows it, without a network: notes, and tiles as C2SP lays them out.
+/// The history as folders show it, without a network: notes, and tiles as C2SP lays them out.
 #[derive(Debug)]
 pub struct StoredHistory {
-    folder: PathBuf,
+    folders: Vec<PathBuf>,
     /// What the notes show. Only the founders count: nothing there proves who joined later.
     pub check: HistoryCheck,
 }
 
 impl StoredHistory {
-    /// Reads and judges the notes of a folder.
+    /// Reads the notes of folders, and judges them together.
     ///
     /// # Errors
-    /// If it has none, or one does not decode.
-    pub fn read_folder(folder: &Path, genesis: &Genesis) -> Result<Self, FolderError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |cause| FolderError::Read { path, cause }
-        };
-        let mut notes = Vec::new();
-        for entry in std::fs::read_dir(folder).map_err(failed(folder))? {
-            let path = entry.map_err(failed(folder))?.path();
-            let is_note = [path.file_name(), path.extension()]
-                .into_iter()
-                .flatten()
-                .any(|part| part == NOTE_ENDING);
-            if !is_note || notes.len() == FOLDER_NOTES_MAX {
-                continue;
-            }
-            let bytes = std::fs::read(&path).map_err(failed(&path))?;
-            let note = TreeNote::decode(&bytes);
-            notes.push(note.map_err(|cause| FolderError::Note { path, cause })?);
-        }
-        if notes.is_empty() {
-            return Err(FolderError::Empty(folder.to_owned()));
-        }
+    /// If one has none, or a note does not decode.
+    pub fn read_folders(folders: &[PathBuf], genesis: &Genesis) -> Result<Self, FolderError> {
+        let notes = folders.iter().map(|folder| read_notes(folder));
+        let notes = notes.collect::<Result<Vec<_>, FolderError>>()?.concat();
         let members = list_known_cosigners(genesis, &KnownMembers::new(genesis));
         let check = HistoryCheck::judge_notes(genesis.market_id(), members, &notes);
-        let folder = folder.to_owned();
-        Ok(Self { folder, check })
+        let folders = folders.to_vec();
+        Ok(Self { folders, check })
     }
 
-    /// Checks a continuation with the folder's tiles, whole or partial.
+    /// Checks a continuation with the tiles of one folder after the other, whole or partial.
     #[must_use]
-    pub fn prove_continuation(&self, check: &ContinuationCheck) -> Continuation {
-        let mut tiles = BTreeMap::new();
-        for (id, wanted) in check.needed_tiles() {
-            let paths = std::iter::once(id.to_path())
-                .chain((wanted..=TILE_HASHES).map(|width| id.to_partial_path(width)));
-            let read = |path| std::fs::read(self.folder.join(path)).ok();
-            let tile = paths
-                .filter_map(read)
-                .find_map(|bytes| Tile::decode(id, &bytes));
-            tiles.extend(tile.map(|tile| (id, tile)));
+    pub fn prove_continuation(&self, check: &ContinuationCheck) -> Option<ShownContinuation> {
+        let mut found = None;
+        for folder in &self.folders {
+            let tiles = read_tiles(folder, check);
+            let continuation = check.check_tiles(&tiles);
+            let shown = ShownContinuation {
+                continuation,
+                tiles,
+            };
+            found = Some(shown.or(found));
         }
-        check.check_tiles(&tiles)
+        found
     }
+}
+
+fn read_notes(folder: &Path) -> Result<Vec<TreeNote>, FolderError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |cause| FolderError::Read { path, cause }
+    };
+    let mut notes = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed(folder))? {
+        let path = entry.map_err(failed(folder))?.path();
+        let is_note = [path.file_name(), path.extension()]
+            .into_iter()
+            .flatten()
+            .any(|part| part == NOTE_ENDING);
+        if !is_note || notes.len() == FOLDER_NOTES_MAX {
+            continue;
+        }
+        let bytes = std::fs::read(&path).map_err(failed(&path))?;
+        let note = TreeNote::decode(&bytes);
+        notes.push(note.map_err(|cause| FolderError::Note { path, cause })?);
+    }
+    if notes.is_empty() {
+        return Err(FolderError::Empty(folder.to_owned()));
+    }
+    Ok(notes)
+}
+
+/// Returns those tiles that a continuation needs and the folder has.
+fn read_tiles(folder: &Path, check: &ContinuationCheck) -> BTreeMap<TileId, Tile> {
+    let mut tiles = BTreeMap::new();
+    for (id, wanted) in check.needed_tiles() {
+        let paths = std::iter::once(id.to_path())
+            .chain((wanted..=TILE_HASHES).map(|width| id.to_partial_path(width)));
+        let read = |path| std::fs::read(folder.join(path)).ok();
+        let tile = paths
+            .filter_map(read)
+            .find_map(|bytes| Tile::decode(id, &bytes));
+        tiles.extend(tile.map(|tile| (id, tile)));
+    }
+    tiles
 }

@@ -11,12 +11,13 @@ use souk_folder::invitation::Invitation;
 use souk_folder::market_file::MarketFile;
 use souk_node::client::broker::Broker;
 use souk_node::client::history::{
-    Continuation, ContinuationCheck, Fork, GatheredHistory, HistoryCheck, NOTE_ENDING, SignedHead,
-    StoredHistory, TreeNote, gather_heads, prove_continuation,
+    Continuation, ContinuationCheck, Fork, GatheredHistory, HistoryCheck, ShownContinuation,
+    SignedHead, StoredHistory, TreeNote, gather_heads, prove_continuation,
 };
 use souk_node::client::{join, reach};
 use souk_node::market::Genesis;
 
+use super::evidence::{save_fork, save_heads, save_refutation, write_file};
 use super::{from_joining, parse_invitation};
 use crate::args::{Output, VerifyArgs};
 use crate::commands::uncertified::fail_uncertified;
@@ -37,14 +38,14 @@ const PROOFS_MAX: usize = 64;
 const AGE_MS_MAX: u64 = 600_000;
 
 /// A continuation and what was shown of it.
-type Proof = (ContinuationCheck, Option<Continuation>);
+type Proof = (ContinuationCheck, Option<ShownContinuation>);
 
 /// Runs the command.
 pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) -> Outcome {
     let market = read_market(folder, args).await?;
     let genesis = market.genesis.clone();
-    if let Some(from) = &args.from {
-        return verify_folder(folder, output, from, &genesis);
+    if !args.from.is_empty() {
+        return verify_folders(folder, output, &args.from, &genesis);
     }
     let seen_path = args.invitation.is_none().then(|| folder.join(SEEN_FILE));
     let seen = seen_path.as_deref().map(read_seen).transpose()?.flatten();
@@ -65,6 +66,9 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
         answers: Some(&history),
         proofs,
     };
+    if let Some(folder) = &args.heads {
+        save_heads(folder, &history.check)?;
+    }
     report.conclude(folder, output)?;
     check_progress(&history)?;
     if let Some(certified) = history.check.find_certified() {
@@ -72,7 +76,7 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
             check_seen(&broker, &history, &seen, certified, &mut silent).await?;
         }
         if let Some(path) = seen_path {
-            write_file(&path, &certified.note.encode())?;
+            write_file(&path, certified.note.encode().as_bytes())?;
         }
     }
     Ok(())
@@ -105,15 +109,16 @@ async fn check_seen(
         signers: Vec::new(),
     };
     let check = ContinuationCheck::new(&from, certified);
-    let mut shown = prove_continuation(broker, history, &check, silent).await;
+    let what = |shown: Option<ShownContinuation>| shown.map(|shown| shown.continuation);
+    let mut shown = what(prove_continuation(broker, history, &check, silent).await);
     if matches!(shown, Some(Continuation::Missing(_)) | None) {
         // A tile that just became full may have been missing.
         silent.clear();
-        shown = prove_continuation(broker, history, &check, silent).await;
+        shown = what(prove_continuation(broker, history, &check, silent).await);
     }
     match shown {
         Some(Continuation::Proven { .. }) => Ok(()),
-        Some(Continuation::Contradicted) => {
+        Some(Continuation::Refuted | Continuation::Contradicted) => {
             let cause = "the certified history of {} steps does not continue the {} steps that \
                          this folder saw";
             fail(format_sizes(cause, [sizes.1, sizes.0]))
@@ -154,8 +159,8 @@ async fn read_market(folder: &Path, args: &VerifyArgs) -> Result<MarketFile, Fai
     Ok(MarketFile::new(genesis))
 }
 
-fn verify_folder(folder: &Path, output: Output, from: &Path, genesis: &Genesis) -> Outcome {
-    let stored = StoredHistory::read_folder(from, genesis).map_err(|error| {
+fn verify_folders(folder: &Path, output: Output, from: &[PathBuf], genesis: &Genesis) -> Outcome {
+    let stored = StoredHistory::read_folders(from, genesis).map_err(|error| {
         let hint = "name a validator's replica/history, or a folder with files that end in \
                     .checkpoint";
         Failure::new(Kind::Input, error, hint)
@@ -163,7 +168,7 @@ fn verify_folder(folder: &Path, output: Output, from: &Path, genesis: &Genesis) 
     let plans = stored.check.plan_proofs().into_iter();
     let prove = |check: ContinuationCheck| {
         let shown = stored.prove_continuation(&check);
-        (check, Some(shown))
+        (check, shown)
     };
     let report = Report {
         genesis,
@@ -191,17 +196,6 @@ fn read_seen(path: &Path) -> Result<Option<TreeNote>, Failure> {
     note.map(Some).map_err(|error| damaged(error.to_string()))
 }
 
-fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| {
-        let cause = format!("cannot write {}: {error}", path.display());
-        Failure::new(
-            Kind::State,
-            cause,
-            "give a folder that you can write with --dir",
-        )
-    })
-}
-
 /// The findings about a market.
 struct Report<'a> {
     genesis: &'a Genesis,
@@ -220,10 +214,13 @@ impl Report<'_> {
             Output::Text => self.print(),
         }
         if let Some(fork) = self.check.forks.first() {
-            return Err(from_fork(fork, &evidence));
+            let [one, other] = &fork.heads;
+            let suspects = self.check.list_suspects(one, other);
+            return Err(from_fork(fork, &suspects, &evidence));
         }
-        if let Some(check) = self.contradictions().next() {
-            return Err(from_contradiction(check, &evidence));
+        if let Some((check, _)) = self.contradictions().next() {
+            let suspects = self.check.list_suspects(&check.from, &check.to);
+            return Err(from_contradiction(check, &suspects, &evidence));
         }
         if self.check.find_certified().is_none() {
             if let Some(history) = self.answers {
@@ -234,41 +231,37 @@ impl Report<'_> {
                 self.check.needed,
                 self.check.members.len()
             );
-            let hint = "name a folder with a head that more validators signed";
+            let hint = "name folders with a head that more validators signed";
             return Err(Failure::new(Kind::Verification, cause, hint));
         }
         Ok(())
     }
 
     /// Returns the proofs that failed.
-    fn contradictions(&self) -> impl Iterator<Item = &ContinuationCheck> {
-        let failed = |proof: &&Proof| proof.1 == Some(Continuation::Contradicted);
-        self.proofs.iter().filter(failed).map(|(check, _)| check)
+    fn contradictions(&self) -> impl Iterator<Item = (&ContinuationCheck, &ShownContinuation)> {
+        let proofs = self.proofs.iter();
+        proofs.filter_map(|(check, shown)| {
+            let shown = shown.as_ref()?;
+            let failed = [Continuation::Refuted, Continuation::Contradicted];
+            failed
+                .contains(&shown.continuation)
+                .then_some((check, shown))
+        })
     }
 
-    /// Writes both notes of each contradiction into the folder. Two of one size with different
-    /// roots convict who signed both.
+    /// Saves what shows others the contradictions: two heads of one size, which convict who signed
+    /// both, or two of different sizes, with the tiles that refute one of them.
     fn save_evidence(&self, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-        let forks = self.check.forks.iter().flat_map(|fork| &fork.heads);
-        let others = self
-            .contradictions()
-            .flat_map(|check| [&check.from, &check.to]);
-        let mut heads: Vec<&SignedHead> = forks.chain(others).collect();
-        heads.sort_by_key(|signed| (signed.head().size, signed.head().root, signed.head().state));
-        heads.dedup();
-        let save = |signed: &SignedHead| {
-            let head = signed.head();
-            let mut name = format!("evidence-{}-{}", head.size, &head.root.to_string()[..16]);
-            // Two heads can have one root and different states.
-            if let Some(state) = head.state {
-                name.push_str(&format!("-{}", &state.to_string()[..8]));
-            }
-            let name = format!("{name}.{NOTE_ENDING}");
-            let path = folder.join(name);
-            write_file(&path, &signed.note.encode())?;
-            Ok(path)
-        };
-        heads.into_iter().map(save).collect()
+        let mut saved = Vec::new();
+        for fork in &self.check.forks {
+            saved.extend(save_fork(folder, fork)?);
+        }
+        for (check, shown) in self.contradictions() {
+            saved.push(save_refutation(folder, check, shown)?);
+        }
+        saved.sort();
+        saved.dedup();
+        Ok(saved)
     }
 
     fn to_json(&self, evidence: &[PathBuf]) -> Value {
@@ -281,6 +274,7 @@ impl Report<'_> {
                     "validator": answer.raft_id,
                     "account": self.check.members.get(&answer.raft_id).map(ToString::to_string),
                     "signed_size": latest.map(|signed| signed.head().size),
+                    "forged": answer.list_forged(&self.check.members),
                     "fault": answer.notes.as_ref().err().map(ToString::to_string),
                 })
             });
@@ -289,9 +283,9 @@ impl Report<'_> {
         let proofs = self.proofs.iter().map(|(check, shown)| {
             json!({
                 "from": check.from.head().size, "to": check.to.head().size,
-                "consistent": match shown {
+                "consistent": match shown.as_ref().map(|shown| shown.continuation) {
                     Some(Continuation::Proven { .. }) => Some(true),
-                    Some(Continuation::Contradicted) => Some(false),
+                    Some(Continuation::Refuted | Continuation::Contradicted) => Some(false),
                     Some(Continuation::Missing(_)) | None => None,
                 },
             })
@@ -336,7 +330,22 @@ impl Report<'_> {
             )),
         }
         self.print_validators();
+        self.print_forged();
         self.print_proofs();
+    }
+
+    fn print_forged(&self) {
+        for answer in self.answers.iter().flat_map(|history| &history.answers) {
+            let forged = answer.list_forged(&self.check.members);
+            if !forged.is_empty() {
+                let forged: Vec<u64> = forged.into_iter().collect();
+                print_notice(&format!(
+                    "note: validator {} shows forged signatures of {}; they count for nothing",
+                    answer.raft_id,
+                    format_ids(&forged)
+                ));
+            }
+        }
     }
 
     fn print_validators(&self) {
@@ -374,13 +383,15 @@ impl Report<'_> {
         for (check, shown) in &self.proofs {
             let [from, to] = [&check.from, &check.to].map(|signed| signed.head().size);
             let sizes = format!("{from} → {to} steps");
-            match shown {
+            match shown.as_ref().map(|shown| shown.continuation) {
                 Some(Continuation::Proven { hashes }) => {
                     print_line(&format!(
                         "consistent  {sizes}, by a proof of length {hashes}"
                     ));
                 }
-                Some(Continuation::Contradicted) => print_line(&format!("different   {sizes}")),
+                Some(Continuation::Refuted | Continuation::Contradicted) => {
+                    print_line(&format!("different   {sizes}"));
+                }
                 Some(Continuation::Missing(missing)) => {
                     print_notice(&format!("note: {sizes} is not proven: {missing}"));
                 }
@@ -390,7 +401,7 @@ impl Report<'_> {
     }
 }
 
-fn from_fork(fork: &Fork, evidence: &[PathBuf]) -> Failure {
+fn from_fork(fork: &Fork, suspects: &[u64], evidence: &[PathBuf]) -> Failure {
     let size = fork.heads[0].head().size;
     let what = match fork.heads[0].head().root == fork.heads[1].head().root {
         true => format!("two states after {size} steps"),
@@ -399,27 +410,52 @@ fn from_fork(fork: &Fork, evidence: &[PathBuf]) -> Failure {
     let [one, other] = [&fork.heads[0], &fork.heads[1]].map(|it| format_ids(&it.signers));
     let liars = fork.liars();
     let cause = match &liars[..] {
-        [] => format!("{what} are signed, one by {one}, the other by {other}: a validator lies"),
+        [] => format!(
+            "{what} are signed, one by {one}, the other by {other}: {}",
+            describe_suspects(suspects)
+        ),
         liars => format!(
             "validator {} signed {what}: one is signed by {one}, the other by {other}",
             format_ids(liars)
         ),
     };
-    let facts = [("liars", json!(liars)), ("size", json!(size))];
+    let facts = [
+        ("liars", json!(liars)),
+        ("suspects", json!(suspects)),
+        ("size", json!(size)),
+    ];
     Failure::new(Kind::Verification, cause, name_evidence(evidence)).with(facts)
 }
 
-fn from_contradiction(check: &ContinuationCheck, evidence: &[PathBuf]) -> Failure {
+fn from_contradiction(
+    check: &ContinuationCheck,
+    suspects: &[u64],
+    evidence: &[PathBuf],
+) -> Failure {
     let [from, to] = [&check.from, &check.to];
     let cause = format!(
         "the {} steps that {} signed are not the first of the {} that {} signed, by the tiles of \
-         all that answered",
+         all that answered: {}",
         from.head().size,
         format_ids(&from.signers),
         to.head().size,
-        format_ids(&to.signers)
+        format_ids(&to.signers),
+        describe_suspects(suspects)
     );
-    Failure::new(Kind::Verification, cause, name_evidence(evidence))
+    let facts = [("liars", json!([])), ("suspects", json!(suspects))];
+    Failure::new(Kind::Verification, cause, name_evidence(evidence)).with(facts)
+}
+
+/// Says who is at fault of two heads, neither of which shares a signer with the other.
+fn describe_suspects(suspects: &[u64]) -> String {
+    match suspects {
+        [] => "a validator lies".to_owned(),
+        suspects => format!(
+            "validator {} contradicts what is certified, so it lies, is broken, or followed a \
+             leader that lied",
+            format_ids(suspects)
+        ),
+    }
 }
 
 fn name_evidence(evidence: &[PathBuf]) -> String {

@@ -132,6 +132,19 @@ impl HistoryCheck {
         self.heads.iter().find(certified)
     }
 
+    /// Returns the validators that signed the one of two contradicting heads which is not
+    /// certified, if the other one is. That convicts none of them: a validator can also be broken,
+    /// or have followed a leader that lied.
+    #[must_use]
+    pub fn list_suspects(&self, one: &SignedHead, other: &SignedHead) -> Vec<u64> {
+        let is_certified = |signed: &SignedHead| signed.signers.len() >= self.needed;
+        match (is_certified(one), is_certified(other)) {
+            (true, false) => other.signers.clone(),
+            (false, true) => one.signers.clone(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns the largest head that a validator signed.
     #[must_use]
     pub fn latest_of(&self, validator: u64) -> Option<&SignedHead> {
@@ -195,7 +208,10 @@ pub enum Continuation {
         /// The number of hashes in the proof.
         hashes: usize,
     },
-    /// The tiles do not show it: they, or a head, are wrong.
+    /// The larger head begins with another root than the smaller head: who signed one of them has
+    /// signed another history.
+    Refuted,
+    /// The tiles are of neither head, so they show nothing.
     Contradicted,
     /// Tiles are missing.
     Missing(ProofError),
@@ -225,11 +241,14 @@ impl ContinuationCheck {
         };
         let place = |signed: &SignedHead| (signed.head().size, signed.head().root);
         let (old, new) = (place(&self.from), place(&self.to));
-        match consistency::verify(old, new, &proof) {
-            true => Continuation::Proven {
-                hashes: proof.len(),
-            },
-            false => Continuation::Contradicted,
+        if consistency::verify(old, new, &proof) {
+            let hashes = proof.len();
+            return Continuation::Proven { hashes };
+        }
+        match self.plan.build_beginning(tiles) {
+            Ok(root) if consistency::verify((old.0, root), new, &proof) => Continuation::Refuted,
+            Ok(_) => Continuation::Contradicted,
+            Err(missing) => Continuation::Missing(missing),
         }
     }
 }
@@ -340,6 +359,115 @@ mod tests {
         // Two validators that differ are a fork without a proven liar.
         let check = judge(&[signed(honest, &[1]), signed(forged, &[3])]);
         assert_eq!(check.forks[0].liars(), [] as [u64; 0]);
+        let [one, other] = &check.forks[0].heads;
+        assert_eq!(check.list_suspects(one, other), [] as [u64; 0]);
+    }
+
+    /// A leader that lies can have led it there.
+    #[test]
+    fn who_contradicts_a_certified_head_is_suspected_and_not_convicted() {
+        let (honest, forged) = (history(300, false).0, history(300, true).0);
+        let check = judge(&[signed(honest, &[1, 2, 4]), signed(forged, &[3])]);
+        let [one, other] = &check.forks[0].heads;
+        assert_eq!(check.forks[0].liars(), [] as [u64; 0]);
+        assert_eq!(check.list_suspects(one, other), [3]);
+        assert_eq!(check.list_suspects(other, one), [3]);
+    }
+
+    /// Whatever order its messages have, and whenever it is killed: what an honest validator sent
+    /// or showed in all its lives convicts it of nothing, beside whatever others sign.
+    #[test]
+    fn no_life_of_an_honest_validator_convicts_it() {
+        use crate::validator::cosigning::{Cosigner, CosigningEffect, CosigningEvent};
+        let head = |size: u64, root: u8| TreeHead {
+            index: LogIndex(size),
+            time: LogTime(250 * size),
+            size,
+            root: Digest([root; 32]),
+            state: Some(Digest([root; 32])),
+        };
+        let mut lives = 0;
+        for seed in 0..200_u64 {
+            // A small generator, so that each seed is one life story.
+            let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+            let mut draw = |below: u64| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state % below
+            };
+            let (mut journal, mut shown) = (None::<String>, Vec::<TreeNote>::new());
+            let begin = |journal: &Option<String>| {
+                let journal = journal.as_deref().map(str::as_bytes);
+                Cosigner::new(MARKET, 1, key(1), journal, None).unwrap()
+            };
+            let mut one = begin(&journal);
+            for step in 1..60 {
+                // A lying leader leads it to another root now and then, also of an old size.
+                let root = if draw(8) == 0 { 2 } else { 1 };
+                let size = step + 2 - draw(3);
+                let lie = signed(head(size, 9), &[2, 3]).encode();
+                let mut copied = signed(head(size, 9), &[2]);
+                // A liar shows its signatures under another head.
+                if let Some(mine) = shown.last() {
+                    copied.cosignatures.extend(mine.cosignatures.iter());
+                }
+                let copied = copied.encode();
+                let event = match draw(4) {
+                    0 => CosigningEvent::Heard(2, lie.as_bytes()),
+                    1 => CosigningEvent::Heard(2, copied.as_bytes()),
+                    _ => CosigningEvent::Reached(head(size, root), members()),
+                };
+                let effects = one.apply(9, event);
+                // It is killed before any of the effects, which come in order.
+                let survives = draw(effects.len() as u64 + 3);
+                for effect in effects.iter().take(survives as usize) {
+                    match effect {
+                        CosigningEffect::Journal(note) => journal = Some(note.clone()),
+                        CosigningEffect::Send(_, note) => {
+                            shown.push(TreeNote::decode(note.as_bytes()).unwrap());
+                        }
+                        _ => {}
+                    }
+                }
+                if (survives as usize) < effects.len() {
+                    one = begin(&journal);
+                }
+                let heads = one.signed_heads();
+                let notes = heads.latest.into_iter().chain(heads.certified);
+                shown.extend(notes.chain(heads.conflicts));
+            }
+            shown.dedup();
+            let check = judge(&shown);
+            let convicts = |fork: &Fork| fork.liars().contains(&1);
+            assert!(!check.forks.iter().any(convicts), "seed {seed}");
+            let forged = shown.iter().flat_map(|note| note.list_forged(&members()));
+            assert_eq!(
+                forged.count(),
+                0,
+                "seed {seed}: it shows no forged signature"
+            );
+            lives += usize::from(shown.len() > 20);
+        }
+        assert!(lives > 100, "{lives} lives were long");
+    }
+
+    /// A roster of before counts other keys: a removed validator convicts nobody, and a head that
+    /// its successor signed under the same raft id is another's.
+    #[test]
+    fn signatures_of_an_old_roster_convict_nobody() {
+        let (honest, forged) = (history(300, false).0, history(300, true).0);
+        let notes = [signed(honest, &[1, 2, 3, 4]), signed(forged, &[3])];
+        let without: Cosigners = members().into_iter().filter(|(by, _)| *by != 3).collect();
+        let check = HistoryCheck::judge_notes(MARKET, without, &notes);
+        assert!(check.forks.is_empty(), "nobody who counts signed the other");
+        let mut renewed = members();
+        renewed.insert(3, AccountKey::from(&key(7)));
+        let mut second = TreeNote::new(MARKET, forged);
+        second.insert(second.cosign(3, 9, &key(7)));
+        let notes = [signed(honest, &[1, 2, 3, 4]), second];
+        let check = HistoryCheck::judge_notes(MARKET, renewed, &notes);
+        assert_eq!(check.forks[0].liars(), [] as [u64; 0]);
     }
 
     #[test]
@@ -399,9 +527,16 @@ mod tests {
         assert!(proof.needed_tiles().len() <= 5);
         let shown = proof.check_tiles(&new.1);
         assert!(matches!(shown, Continuation::Proven { .. }), "{shown:?}");
+        // Whoever has the tiles of the larger one can show it to anybody.
         let forged = judge(&[signed(history(300, true).0, &[1]), signed(new.0, &[2])]);
         let shown = forged.plan_proofs()[0].check_tiles(&new.1);
-        assert_eq!(shown, Continuation::Contradicted);
+        assert_eq!(shown, Continuation::Refuted);
+        // Nobody can refute what is so, and wrong tiles show nothing.
+        for lied in [proof, &forged.plan_proofs()[0]] {
+            let mut tiles = new.1.clone();
+            tiles.values_mut().for_each(|tile| tile.hashes[0].0[0] ^= 1);
+            assert_eq!(lied.check_tiles(&tiles), Continuation::Contradicted);
+        }
         let missing = proof.check_tiles(&BTreeMap::new());
         assert!(matches!(missing, Continuation::Missing(_)));
     }

@@ -267,8 +267,13 @@ impl Cosigner {
             let Some(mine) = self.heads.get(&size).cloned() else {
                 return;
             };
+            // It shows no signature that it has not checked.
+            let mut theirs = TreeNote::new(self.market, note.head);
+            let valid = note.cosignatures.iter();
+            let valid = valid.filter(|it| signers.contains(&it.by));
+            valid.for_each(|it| theirs.insert(*it));
             self.conflicts.retain(|it| it.head != mine.head);
-            self.conflicts.extend([mine, note]);
+            self.conflicts.extend([mine, theirs]);
         }
     }
 
