@@ -12,7 +12,7 @@ pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, MachineArgs,
     MarketBenchArgs, ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs, TokensBenchArgs,
 };
-pub use testnet::{ChaosArgs, CrowdArgs, GossipArgs, HostileArgs, SimArgs, Testnet};
+pub use testnet::{ChaosArgs, CrowdArgs, GossipArgs, HostileArgs, LiarsArgs, SimArgs, Testnet};
 
 /// Test and measure souk: `souk` runs this program for the commands below.
 #[derive(Debug, Parser)]

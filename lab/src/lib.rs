@@ -1,7 +1,7 @@
 //! Tests and measures souk: the simulator, faults and attacks on real processes, and the
 //! benchmarks.
 //!
-//! `souk bench …` and `souk testnet sim|attacks|chaos|hostile|gossip` run this program, which
+//! `souk bench …` and `souk testnet sim|attacks|chaos|hostile|liars|gossip` run this program, which
 //! must be in the same folder as `souk`. It starts the nodes of its markets with that `souk`.
 
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ pub mod consensus_bench;
 pub mod content_bench;
 pub mod gossip;
 pub mod hostile;
+pub mod liars;
 pub mod readers;
 mod scratch_market;
 pub mod submissions;

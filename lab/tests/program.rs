@@ -25,6 +25,7 @@ fn help_names_the_commands_of_souk() {
         "attacks",
         "chaos",
         "hostile",
+        "liars",
         "gossip",
     ] {
         assert!(help.contains(word), "{word} is missing:\n{help}");

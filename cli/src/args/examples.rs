@@ -395,6 +395,7 @@ const EXAMPLES: &[Example] = &[
         "testnet hostile",
         &["souk testnet hostile --seed 7 --minutes 2"],
     ),
+    ("testnet liars", &["souk testnet liars -o liars"]),
     (
         "testnet gossip",
         &["souk testnet gossip --nodes 100 --seconds 30"],

@@ -35,6 +35,9 @@ pub enum Testnet {
     /// Attack a market of real processes, with `souk-lab`.
     #[command(disable_help_flag = true)]
     Hostile(LabArgs),
+    /// Make one of four validators lie in each way, with `souk-lab`.
+    #[command(disable_help_flag = true)]
+    Liars(LabArgs),
     /// Measure the gossip of many nodes, with `souk-lab`.
     #[command(disable_help_flag = true)]
     Gossip(LabArgs),

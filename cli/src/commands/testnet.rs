@@ -50,6 +50,7 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
         | Testnet::Attacks(_)
         | Testnet::Chaos(_)
         | Testnet::Hostile(_)
+        | Testnet::Liars(_)
         | Testnet::Gossip(_) => super::lab::run().map(drop),
     }
 }

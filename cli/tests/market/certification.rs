@@ -122,6 +122,47 @@ fn assert_fake_genesis_proves_nothing(folder: &Path, receipt: &str, proofs: [&st
     assert_eq!(held.code, 7, "{}", held.stdout);
 }
 
+/// A liar with a validator's key tells each lie; whoever has the genesis can check whom the files
+/// name, and nobody honest is among them.
+#[test]
+fn a_validator_that_signs_two_heads_of_one_size_is_convicted_by_two_files() {
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let out = home.path().join("lies");
+    let folder = out.to_string_lossy();
+    let told = souk(home.path(), &["testnet", "liars", "-o", &folder]).done();
+    let lies = told["lies"].as_array().expect("lies");
+    let verdicts = lies
+        .iter()
+        .map(|lie| lie["verdict"].as_str().expect("a verdict"));
+    let count = |wanted: &str| verdicts.clone().filter(|it| *it == wanted).count();
+    let counts = ["convicted", "suspected", "seen", "outvoted"].map(count);
+    assert_eq!(counts, [3, 3, 1, 2], "{told}");
+    for lie in lies.iter().filter(|lie| lie["verdict"] == "convicted") {
+        let files = lie["evidence"].as_array().expect("files");
+        let files: Vec<&Path> = files
+            .iter()
+            .filter_map(Value::as_str)
+            .map(Path::new)
+            .collect();
+        assert_eq!(files.len(), 2, "{lie}");
+        let alone = tempfile::tempdir().expect("a temporary folder");
+        let copy = |file: &Path| {
+            let name = file.file_name().expect("a file's name");
+            fs::copy(file, alone.path().join(name)).expect("the folder is ours");
+        };
+        copy(&files[0].with_file_name("market.json"));
+        copy(files[0]);
+        let here = alone.path().to_string_lossy();
+        let verify = ["market", "verify", "--from", &here];
+        // One file convicts nobody.
+        let half = souk(alone.path(), &verify);
+        assert!(!half.stdout.contains("\"liars\":[4]"), "{}", half.stdout);
+        copy(files[1]);
+        let error = uncertified(&souk(alone.path(), &verify));
+        assert_eq!(error["liars"], serde_json::json!([4]), "{error}");
+    }
+}
+
 #[test]
 fn who_does_not_sign_is_named_when_nothing_newer_is_certified() {
     let market = Market::replicated();

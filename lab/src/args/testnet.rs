@@ -1,4 +1,4 @@
-//! The arguments of `souk testnet sim|attacks|chaos|hostile|gossip`.
+//! The arguments of `souk testnet sim|attacks|chaos|hostile|liars|gossip`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,6 +21,9 @@ pub enum Testnet {
     /// Attack a market of real processes in every known way while honest buyers continue, and check
     /// the guarantees and the cost to the nodes.
     Hostile(HostileArgs),
+    /// Make one of four validators lie in each way that the protocol can express, and show what two
+    /// clients see, and whom their files name without a network.
+    Liars(LiarsArgs),
     /// Run the gossip of many nodes in this process, and count the bytes of each.
     Gossip(GossipArgs),
 }
@@ -37,6 +40,14 @@ pub struct HostileArgs {
     /// The number of honest buyers that submit jobs at the same time.
     #[arg(long, default_value_t = 3)]
     pub buyers: usize,
+}
+
+/// Where the lies are kept.
+#[derive(Debug, clap::Args)]
+pub struct LiarsArgs {
+    /// The folder for the files of each lie; by default they are removed.
+    #[arg(short = 'o', long = "out", value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
 }
 
 /// A network to measure.

@@ -1,10 +1,11 @@
-//! `souk testnet sim|attacks|chaos|hostile|gossip`: runs the tests of a whole market: a simulation,
-//! faults or attacks on real processes, and the cost of gossip.
+//! `souk testnet sim|attacks|chaos|hostile|liars|gossip`: runs the tests of a whole market: a
+//! simulation, faults or attacks on real processes, and the cost of gossip.
 
 mod chaos;
 mod crowd;
 mod gossip;
 mod hostile;
+mod liars;
 mod sim;
 
 use std::path::Path;
@@ -28,6 +29,7 @@ pub async fn run(folder: &Path, output: Output, command: &Testnet) -> Outcome {
         Testnet::Chaos(args) if args.running => chaos::kill_nodes(folder, output, args).await,
         Testnet::Chaos(args) => chaos::run(output, args).await,
         Testnet::Hostile(args) => hostile::run(output, args).await,
+        Testnet::Liars(args) => liars::run(output, args).await,
         Testnet::Gossip(args) => gossip::run(output, args).await,
     }
 }
