@@ -14,15 +14,15 @@ use tokio::runtime::Runtime;
 
 use crate::common::Market;
 
-/// A batch of a new key, signed.
-fn sign_with_new_key(market: MarketId, command: Command) -> SignedBatch {
+/// A batch of a new key, signed, that is valid for so long.
+fn sign_with_new_key(market: MarketId, commands: Vec<Command>, valid_ms: u64) -> SignedBatch {
     let key = NodeKey::generate();
     let batch = Batch {
         market,
         account: AccountKey(key.public_key()),
         nonce: Nonce(unix_us()),
-        expires: Millis(unix_ms() + 30_000),
-        commands: vec![command],
+        expires: Millis(unix_ms() + valid_ms),
+        commands,
     };
     batch.sign(key.signing_key())
 }
@@ -57,7 +57,12 @@ impl Stranger {
     }
 
     fn submit(&self, command: Command) -> Result<Answer, AttemptError> {
-        self.ask(&Request::Submit(sign_with_new_key(self.market, command)))
+        self.submit_all(vec![command], 30_000)
+    }
+
+    fn submit_all(&self, commands: Vec<Command>, valid_ms: u64) -> Result<Answer, AttemptError> {
+        let batch = sign_with_new_key(self.market, commands, valid_ms);
+        self.ask(&Request::Submit(batch))
     }
 
     fn committed(&self) -> u64 {
@@ -93,4 +98,34 @@ fn keys_without_an_account_do_not_fill_the_log() {
         }
     }
     assert!(registered >= 16 && busy > 0, "{registered} and {busy}");
+    assert_large_and_lasting_registrations_stay_out(&stranger);
+}
+
+/// They are refused for what they are, before any count.
+fn assert_large_and_lasting_registrations_stay_out(stranger: &Stranger) {
+    let register = || {
+        let name = Name::default();
+        Command::Register { name }
+    };
+    let before = stranger.committed();
+    let transfer = Command::Transfer {
+        to: AccountKey([7; 32]),
+        amount: Credits(u64::MAX),
+        reference: Name::try_from("a reference of thirty-two letters").expect("it is short"),
+    };
+    let mut commands = vec![register()];
+    commands.resize(64, transfer);
+    let large = stranger.submit_all(commands, 30_000);
+    let is_large = matches!(
+        large,
+        Ok(Answer::TooLarge {
+            bytes: 4_097..,
+            bytes_max: 4_096
+        })
+    );
+    assert!(is_large, "{large:?}");
+    let lasting = stranger.submit_all(vec![register()], 660_000);
+    assert!(matches!(lasting, Ok(Answer::Invalid(_))), "{lasting:?}");
+    let grown = stranger.committed() - before;
+    assert!(grown < 8, "the log grew by {grown} entries");
 }

@@ -9,7 +9,7 @@ use souk_market::Millis;
 
 use super::*;
 
-/// A command that the machine refuses before it counted two others.
+/// A command that the machine refuses before it counted two others, as all that begin with it.
 const STRANGE: &[u8] = &[9];
 
 /// Counts what it was told.
@@ -25,7 +25,7 @@ impl AnsweringMachine for Counter {
     }
 
     fn foresee_refusal(&self, command: &Vec<u8>) -> Option<Vec<u8>> {
-        (*command == STRANGE && self.0 < 2).then(|| vec![0])
+        (command.starts_with(STRANGE) && self.0 < 2).then(|| vec![0])
     }
 }
 
@@ -201,6 +201,32 @@ fn commands_that_the_state_refuses_stay_out_of_the_log() {
     assert!(alone.carry_out().contains(&"tell 3: 2 applied".to_owned()));
     alone.propose_each(4, &[STRANGE]);
     assert!(alone.carry_out().contains(&"tell 4: 1 applied".to_owned()));
+}
+
+/// Without a leader they would wait as long as there is none, and anybody can send such commands.
+#[test]
+fn commands_that_wait_because_the_state_refuses_them_take_eight_mebibytes() {
+    let mut alone = Alone::leads();
+    let long = vec![STRANGE[0]; 3 << 20];
+    for caller in 1..=3 {
+        alone.propose_each(caller, &[&long]);
+    }
+    alone.propose_each(4, &[&vec![STRANGE[0]; 2 << 20]]);
+    let done = alone.carry_out();
+    assert_eq!(done.len(), 4, "{done:?}");
+    assert!(done.contains(&"tell 3: busy".to_owned()), "{done:?}");
+    for caller in [1, 2, 4] {
+        assert!(
+            done.contains(&format!("tell {caller}: refused [[0]]")),
+            "{done:?}"
+        );
+    }
+    // Their bytes are free again, however they ended.
+    for caller in 5..8 {
+        alone.propose_each(caller, &[&long, &long]);
+        let done = alone.carry_out();
+        assert_eq!(done, [format!("tell {caller}: refused [[0], [0]]")]);
+    }
 }
 
 #[test]
