@@ -517,8 +517,8 @@ impl Memory {
         }
     }
 
-    /// Evicts the longest unused content that `may_go` allows until `wanted` more bytes fit; returns
-    /// false if no more content can go. Pinned content always stays.
+    /// Evicts the longest unused content of that which `may_go` allows, until `wanted` more bytes
+    /// fit; returns false if no more can go. Pinned content always stays.
     fn make_room(&mut self, wanted: u64, may_go: impl Fn(&MemoryEntry) -> bool) -> bool {
         while self.bytes.saturating_add(wanted) > self.bytes_max {
             let can_go = |id: &&ContentId| !self.pins.contains_key(id) && may_go(&self.items[*id]);

@@ -13,14 +13,14 @@ pub enum Market {
     /// Create a market: its rules, its operator's key and its first validator, all in --dir. Prints
     /// an invitation, a line with which others join; `souk validator run` then runs it.
     Create(MarketCreateArgs),
-    /// Join a market by its invitation: ask one of its validators for its genesis, check the genesis
-    /// against the invitation, and store it in --dir for any role.
+    /// Join a market by its invitation: ask one of its validators for its genesis, check the
+    /// genesis against the invitation, and store it in --dir for any role.
     Join {
         /// The line that `souk market create` or `souk market show` prints: souk:ID@ADDRESS.
         invitation: String,
     },
-    /// Show the market of --dir: its name, invitation, operators, validators and rules, and the changes
-    /// to come.
+    /// Show the market of --dir: its name, invitation, operators, validators and rules, and the
+    /// changes to come.
     Show,
     /// Check the history of a market from its genesis alone: which validators signed it, whether
     /// enough of them certify it, and whether two contradict each other. Then the command fails,

@@ -15,8 +15,8 @@ use super::{LOGITS, TOKENS};
 
 /// Input of the rows whose logits the decoder returns: `[logit_rows]`.
 pub const LOGIT_ROWS: &str = "requested_rows";
-/// Input of the numbers that control how the decoder samples the token after each row: `[numbers]`, as
-/// [`Sampling::to_numbers`](crate::sampling::Sampling::to_numbers) returns them.
+/// Input of the numbers that control how the decoder samples the token after each row: `[numbers]`,
+/// as [`Sampling::to_numbers`](crate::sampling::Sampling::to_numbers) returns them.
 pub const SAMPLING: &str = "sampling";
 /// Output of the tokens that the decoder samples after each row: `[1, rows]`.
 pub const SAMPLED_TOKENS: &str = "sampled_tokens";

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use super::{FRAMEWORK, SafetensorsError, TYPES, file_dtype, own_dtype};
+use super::{FRAMEWORK, SafetensorsError, file_dtype, own_dtype};
 use crate::dtype::DType;
 use crate::shape::Shape;
 
@@ -100,7 +100,7 @@ pub fn single_header(name: &str, dtype: DType, shape: &Shape) -> Result<Bytes, S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::safetensors::{read, write};
+    use crate::safetensors::{TYPES, read, write};
     use crate::tensor::Tensor;
 
     fn tensors() -> BTreeMap<String, Tensor> {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, StreamExt};
 use souk_node::memory::ContentId;
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
@@ -263,6 +263,8 @@ fn too_large() -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use futures::stream;
+
     use super::*;
 
     fn body(text: &'static str) -> Body {

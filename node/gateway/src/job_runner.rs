@@ -13,8 +13,8 @@ use souk_node::buyer::journal::JobState;
 use souk_node::buyer::pinned_plan::PLANS_FOLDER;
 use souk_node::buyer::value_labels::ValueLabels;
 use souk_node::buyer::{
-    Answer, JobEvent, JobResult, Journal, JournalError, Quote, Requests, Submission, names,
-    plan_json,
+    Answer, JobEvent, JobResult, Journal, JournalError, Quote, Requests, Submission, UnfinishedJob,
+    names, plan_json,
 };
 use souk_node::memory::Tensor;
 use tokio::sync::{Notify, mpsc};
@@ -278,19 +278,25 @@ fn unbegun_request(state: &State, name: &str) -> Result<Option<StoredRequest>, P
     }
 }
 
-/// Cancels a job that was accepted, is not begun and does not run. Returns whether it is one.
+/// Cancels a job that was accepted and does not run, if it is not begun. Returns whether it did.
 ///
 /// # Errors
 /// Fails if the job is being begun, or its folder cannot be changed.
 pub fn cancel_unbegun(state: &SharedState, name: &str) -> Result<bool, Problem> {
+    let _place = state.running.reserve_place(name)?;
+    let why = Refusal {
+        code: "interrupted".to_owned(),
+        cause: "it was cancelled before it began".to_owned(),
+    };
+    refuse_unbegun(state, name, &why)
+}
+
+/// Stores why a job ended, if it was accepted and never begun. Returns whether it was.
+fn refuse_unbegun(state: &State, name: &str, why: &Refusal) -> Result<bool, Problem> {
     if unbegun_request(state, name)?.is_none() {
         return Ok(false);
     }
-    let _place = state.running.reserve_place(name)?;
-    JobFolder::new(&state.jobs_folder(), name).store_refusal(&Refusal {
-        code: "interrupted".to_owned(),
-        cause: "it was cancelled before it began".to_owned(),
-    })?;
+    JobFolder::new(&state.jobs_folder(), name).store_refusal(why)?;
     Ok(true)
 }
 
@@ -406,22 +412,21 @@ async fn run(state: &SharedState, place: &JobSlot, job: Job, begin: JobStart) {
     let done = match ended {
         Ok(done) => done,
         Err(unfinished) => {
-            let cause = unfinished.reason_text();
-            tracing::info!(job = name, why = cause, "the job did not finish");
-            let code = unfinished.code().to_owned();
-            if matches!(unbegun_request(state, name), Ok(Some(_)))
-                && let Err(problem) = folder.store_refusal(&Refusal { code, cause })
-            {
-                tracing::error!(
-                    job = name,
-                    problem = problem.detail,
-                    "the job stays accepted"
-                );
-            }
+            note_unfinished(state, name, &unfinished);
             unfinished.done
         }
     };
     store_result(&folder, &kept, &done);
+}
+
+/// Logs why a job ended early. One that never began is refused, so that nothing begins it later.
+fn note_unfinished(state: &State, name: &str, unfinished: &UnfinishedJob) {
+    let (code, cause) = (unfinished.code().to_owned(), unfinished.reason_text());
+    tracing::info!(job = name, why = cause, "the job did not finish");
+    if let Err(problem) = refuse_unbegun(state, name, &Refusal { code, cause }) {
+        let problem = problem.detail;
+        tracing::error!(job = name, problem, "the job stays accepted");
+    }
 }
 
 /// Writes the answer; if the write fails, cancels the job.

@@ -18,15 +18,23 @@ pub const READERS_MAX: usize = 2;
 pub const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The turns of readers' large requests.
-pub struct ReaderTurns(Arc<Semaphore>);
+pub struct ReaderTurns {
+    turns: Arc<Semaphore>,
+    timeout: Duration,
+}
 
 impl Default for ReaderTurns {
     fn default() -> ReaderTurns {
-        ReaderTurns(Arc::new(Semaphore::new(READERS_MAX)))
+        ReaderTurns::with_timeout(TURN_TIMEOUT)
     }
 }
 
 impl ReaderTurns {
+    fn with_timeout(timeout: Duration) -> ReaderTurns {
+        let turns = Arc::new(Semaphore::new(READERS_MAX));
+        ReaderTurns { turns, timeout }
+    }
+
     /// Runs work of a reader on a thread of its own, in its turn. The turn ends with the work, also
     /// if the client has gone.
     ///
@@ -36,7 +44,8 @@ impl ReaderTurns {
         &self,
         work: impl Future<Output = Result<T, Problem>> + Send + 'static,
     ) -> Result<T, Problem> {
-        let waiting = tokio::time::timeout(TURN_TIMEOUT, self.0.clone().acquire_owned());
+        let turn = self.turns.clone().acquire_owned();
+        let waiting = tokio::time::timeout(self.timeout, turn);
         let Ok(Ok(turn)) = waiting.await else {
             let detail = format!("{READERS_MAX} requests read models or tensors already");
             return Err(Problem::new(Code::TooMany, detail, "ask again in a moment"));
@@ -64,47 +73,40 @@ pub async fn run_aside<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::{Notify, mpsc};
+    use tokio::sync::mpsc;
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn readers_take_turns_and_one_that_gets_none_is_told() {
-        let (turns, release) = (Arc::new(ReaderTurns::default()), Arc::new(Notify::new()));
+        let turns = Arc::new(ReaderTurns::with_timeout(Duration::ZERO));
+        let release = Arc::new(Semaphore::new(0));
         let (begin, mut begun) = mpsc::unbounded_channel();
         let ask = |number: usize| {
             let (turns, release, begin) = (turns.clone(), release.clone(), begin.clone());
             tokio::spawn(async move {
                 let work = async move {
                     begin.send(number).expect("the test listens");
-                    release.notified().await;
+                    release.acquire().await.expect("it stays open").forget();
                     Ok(number)
                 };
                 turns.run_in_turn(work).await
             })
         };
-        let first: Vec<_> = (0..READERS_MAX).map(ask).collect();
-        for _ in 0..READERS_MAX {
-            begun.recv().await.expect("it begins");
+        let mut asked = Vec::new();
+        for number in 0..READERS_MAX {
+            asked.push(ask(number));
+            assert_eq!(begun.recv().await, Some(number));
         }
         // The runtime has one thread, which no work holds.
-        let late = ask(READERS_MAX);
-        tokio::task::yield_now().await;
-        tokio::time::advance(TURN_TIMEOUT * 2).await;
-        let refused = late.await.expect("it does not panic").unwrap_err();
-        assert_eq!(refused.code, Code::TooMany);
-        release.notify_one();
-        let next = ask(READERS_MAX + 1);
-        assert_eq!(begun.recv().await, Some(READERS_MAX + 1));
-        for _ in 0..READERS_MAX {
-            release.notify_one();
-            tokio::task::yield_now().await;
+        let refused = ask(READERS_MAX).await.expect("it does not panic");
+        assert_eq!(refused.unwrap_err().code, Code::TooMany);
+        release.add_permits(READERS_MAX + 1);
+        for (number, asked) in asked.into_iter().enumerate() {
+            let ended = asked.await.expect("it does not panic");
+            assert_eq!(ended.expect("it ends"), number);
         }
-        let mut ended = Vec::new();
-        for asked in first.into_iter().chain([next]) {
-            release.notify_one();
-            ended.push(asked.await.expect("it does not panic").expect("it ends"));
-        }
-        assert_eq!(ended, [0, 1, READERS_MAX + 1]);
+        let next = ask(READERS_MAX).await.expect("it does not panic");
+        assert_eq!(next.expect("a turn is free"), READERS_MAX);
     }
 }

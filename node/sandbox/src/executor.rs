@@ -3,6 +3,7 @@
 //!
 //! The provider opens its devices here at its start, and each lease gets an executor for its runs.
 
+mod failures;
 pub mod meter;
 
 use std::fs;
@@ -25,13 +26,14 @@ use souk_scheduler::execution::{
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 
+use self::failures::not_prepared;
+pub use self::failures::{NotPrepared, NotRun};
 use crate::device::costs::DeviceCosts;
 use crate::device::graph_operators::GraphOperators;
 use crate::device::graph_work::{GraphWork, shapes_of};
 use crate::device::group::{Between, build_runner};
 use crate::device::measurement::{self, DeviceMeasurement};
 use crate::device::onnxruntime_library::{self, Unusable};
-use crate::device::refused_node;
 use crate::device::{self, DeviceError};
 use crate::{
     Recipe, RunMode, Sandbox, SandboxCounts, SandboxFault, SandboxPolicy, SandboxPool, SandboxRun,
@@ -358,40 +360,6 @@ pub struct TaskRun {
     pub fault: Option<Fault>,
 }
 
-/// Why a run has no result.
-pub struct NotRun {
-    /// The failure that the buyer receives.
-    pub failure: Failure,
-    /// The work of the subgraph, if the inputs are at fault, the task asks for it and it is known.
-    pub work: Option<GraphWork>,
-}
-
-/// Why a subgraph is not ready.
-pub struct NotPrepared {
-    /// The failure that the buyer receives.
-    pub failure: Failure,
-    /// The digest of the node that the device refuses, if it refuses a single node.
-    pub node: Option<u64>,
-}
-
-/// Describes why a device in this process refuses a model.
-fn not_prepared(error: &TaskError, store: &Store, model: ContentId) -> NotPrepared {
-    let digest = |node: &str| refused_node::node_digest(store.get(&model).ok()??, node);
-    NotPrepared {
-        failure: Failure::Compile(error.to_string()),
-        node: error.refused_node().and_then(digest),
-    }
-}
-
-impl From<Failure> for NotPrepared {
-    fn from(failure: Failure) -> Self {
-        Self {
-            failure,
-            node: None,
-        }
-    }
-}
-
 impl LeaseExecutor {
     fn new(place: LeaseProcess) -> LeaseExecutor {
         let run_mode = RunMode::ByItself;
@@ -547,11 +515,10 @@ impl LeaseExecutor {
                 match ran {
                     Ok(ran) => Ok((ran, work)),
                     Err(TaskError::Group(GroupRunError::Deadline)) => Err(Failure::Expired.into()),
-                    Err(error) if error.is_bad_input() => {
-                        let failure = Failure::BadInput(error.to_string());
-                        Err(NotRun { failure, work })
-                    }
-                    Err(error) => Err(Failure::Run(error.to_string()).into()),
+                    Err(error) => match error.to_string() {
+                        text if is_bad => Err(NotRun::bad_input(text, work)),
+                        text => Err(Failure::Run(text).into()),
+                    },
                 }
             }
             LeaseProcess::Sandboxed(sandbox, _) => {
@@ -563,21 +530,11 @@ impl LeaseExecutor {
                     fault: run.fault,
                 };
                 sandbox.run(run).await.map_err(|fault| match fault {
-                    SandboxFault::BadInput(reason, work) => NotRun {
-                        failure: Failure::BadInput(reason),
-                        work,
-                    },
+                    SandboxFault::BadInput(text, work) => NotRun::bad_input(text, work),
                     fault => run_failed(fault).into(),
                 })
             }
         }
-    }
-}
-
-impl From<Failure> for NotRun {
-    fn from(failure: Failure) -> NotRun {
-        let work = None;
-        NotRun { failure, work }
     }
 }
 

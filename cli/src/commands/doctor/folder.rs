@@ -17,8 +17,8 @@ use crate::suggested_command;
 pub fn check_folder(dir: &Path) -> Vec<Finding> {
     if !dir.exists() {
         let found = format!("there is no folder {}", dir.display());
-        let fix = "`souk testnet up` makes one to try things, `souk market join INVITATION` one of a \
-                   market; or give --dir";
+        let fix = "`souk testnet up` makes one to try things, `souk market join INVITATION` one \
+                   of a market; or give --dir";
         return vec![Finding::warning("folder", found, fix)];
     }
     let mut findings = vec![check_writable(dir)];

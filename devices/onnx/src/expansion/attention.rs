@@ -83,9 +83,9 @@ fn mask_from_tokens(body: &mut ExpansionBuilder<'_>, index: usize) -> Option<Str
     })
 }
 
-/// Makes a mask from the number of tokens of each sequence, which is input `index`. Input `keys` has
-/// the positions that the mask distinguishes. `None` for the forms with several numbers for each
-/// sequence; if the sizes are open, the node that they become fails when it runs.
+/// Makes a mask from the number of tokens of each sequence, which is input `index`. Input `keys`
+/// has the positions that the mask distinguishes. `None` for the forms with several numbers for
+/// each sequence; if the sizes are open, the node that they become fails when it runs.
 fn mask_from_lengths(body: &mut ExpansionBuilder<'_>, index: usize, keys: usize) -> Option<String> {
     let known = |index: usize| *body.open_dims(index)?.first()?;
     if let (Some(lengths), Some(batch)) = (known(index), known(keys))
@@ -350,7 +350,8 @@ fn rotate_heads(
     let mut node = NodeProto::for_operator("RotaryEmbedding", &inputs, "")
         .with("num_heads", heads)
         .with("interleaved", interleaved);
-    // The tables have a column for each pair of elements that turn: all of a head, or its beginning.
+    // The tables have a column for each pair of elements that turn: all of a head, or its
+    // beginning.
     if let Some(columns) = body.input_width(7) {
         node = node.with("rotary_embedding_dim", columns.checked_mul(2)?);
     }

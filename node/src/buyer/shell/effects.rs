@@ -7,8 +7,8 @@ use libp2p::PeerId;
 use souk_folder::clock::unix_ms;
 use souk_folder::key;
 use souk_market::{Acceptance, AccountKey, Command, JobId};
+use souk_memory::ContentId;
 use souk_memory::transfers::Urgency;
-use souk_memory::{ContentId, HeldContent};
 use souk_network::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
 use souk_network::content::transfers::FetchError;
 use souk_network::protocols::lease::offer_tensor;
@@ -71,7 +71,6 @@ impl Shell {
                 holders,
                 patience,
             } => {
-                let fetching = self.held.hold_fetched(request, id);
                 let bound = self.bounds.bound_of(&name);
                 let output = WantedOutput {
                     name,
@@ -79,21 +78,14 @@ impl Shell {
                     bound,
                     patience: patience.into(),
                 };
-                self.fetch_output(ticket, job, output, fetching, holders);
+                self.fetch_output(ticket, (job, request), output, holders);
             }
-            Action::HandOn { job, to, offer } => {
-                self.served.grant_contents(job, to, &[offer.tensor]);
-                self.effects.start(ticket, hand_on(buyer, to, offer));
-            }
+            Action::HandOn { job, to, offer } => self.hand_tensor_on(ticket, job, to, offer),
             Action::Compare {
                 left,
                 right,
                 tolerance_ppm,
-            } => self.effects.start(ticket, async move {
-                let comparing = move || compare_contents(&buyer, left, right, tolerance_ppm);
-                let alike = tokio::task::spawn_blocking(comparing).await;
-                EffectOutcome::Is(Answer::Compared(alike.unwrap_or(false)))
-            }),
+            } => self.compare_aside(ticket, (left, right), tolerance_ppm),
             Action::Sign { receipt } => {
                 let signed = receipt.sign_as_buyer(buyer.trader.key().signing_key());
                 self.queue_answer(ticket, Answer::Signed(Box::new(signed)));
@@ -121,13 +113,13 @@ impl Shell {
     fn fetch_output(
         &mut self,
         ticket: Ticket,
-        job: JobId,
+        (job, request): (JobId, Option<u32>),
         output: WantedOutput,
-        fetching: HeldContent,
         holders: Vec<AccountKey>,
     ) {
         let (buyer, room) = (self.buyer.clone(), self.transfers.clone());
         let scope = self.served.job_scope(job);
+        let fetching = self.held.hold_fetched(request, output.id);
         let along = self.inline_contents.take_content(&output.id);
         let along = along.and_then(|(leg, bytes)| {
             let talk = self.talks.get(&leg)?;
@@ -145,6 +137,28 @@ impl Shell {
             let fetched = timeout(output.patience, fetched).await.unwrap_or_else(late);
             drop(fetching);
             EffectOutcome::Is(fetched)
+        });
+    }
+
+    /// Offers a tensor that is here to a provider, which can then fetch it.
+    fn hand_tensor_on(&mut self, ticket: Ticket, job: JobId, to: AccountKey, offer: Offer) {
+        self.served.grant_contents(job, to, &[offer.tensor]);
+        let buyer = self.buyer.clone();
+        self.effects.start(ticket, hand_on(buyer, to, offer));
+    }
+
+    /// Compares two contents on a thread of its own.
+    fn compare_aside(
+        &mut self,
+        ticket: Ticket,
+        (left, right): (ContentId, ContentId),
+        tolerance_ppm: u32,
+    ) {
+        let buyer = self.buyer.clone();
+        self.effects.start(ticket, async move {
+            let comparing = move || compare_contents(&buyer, left, right, tolerance_ppm);
+            let alike = tokio::task::spawn_blocking(comparing).await;
+            EffectOutcome::Is(Answer::Compared(alike.unwrap_or(false)))
         });
     }
 
