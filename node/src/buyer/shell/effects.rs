@@ -27,8 +27,6 @@ struct WantedOutput {
     name: String,
     id: ContentId,
     bound: OutputBound,
-    /// How long its transfer can take.
-    patience: Duration,
 }
 
 impl Shell {
@@ -63,23 +61,7 @@ impl Shell {
                 let served = self.serve_contents(&contents);
                 self.queue_answer(ticket, served);
             }
-            Action::Fetch {
-                job,
-                request,
-                name,
-                id,
-                holders,
-                patience,
-            } => {
-                let bound = self.bounds.bound_of(&name);
-                let output = WantedOutput {
-                    name,
-                    id,
-                    bound,
-                    patience: patience.into(),
-                };
-                self.fetch_output(ticket, (job, request), output, holders);
-            }
+            action @ Action::Fetch { .. } => self.fetch_output(ticket, action),
             Action::HandOn { job, to, offer } => self.hand_tensor_on(ticket, job, to, offer),
             Action::Compare {
                 left,
@@ -110,13 +92,24 @@ impl Shell {
     }
 
     /// Fetches an output, unless it came with the message that named it.
-    fn fetch_output(
-        &mut self,
-        ticket: Ticket,
-        (job, request): (JobId, Option<u32>),
-        output: WantedOutput,
-        holders: Vec<AccountKey>,
-    ) {
+    fn fetch_output(&mut self, ticket: Ticket, fetch: Action) {
+        let Action::Fetch {
+            job,
+            request,
+            name,
+            id,
+            holders,
+            patience,
+        } = fetch
+        else {
+            unreachable!("{fetch:?} fetches no output");
+        };
+        let output = WantedOutput {
+            bound: self.bounds.bound_of(&name),
+            name,
+            id,
+        };
+        let patience = Duration::from(patience);
         let (buyer, room) = (self.buyer.clone(), self.transfers.clone());
         let scope = self.served.job_scope(job);
         let fetching = self.held.hold_fetched(request, output.id);
@@ -130,11 +123,11 @@ impl Shell {
             let _room = room.acquire_owned().await;
             let fetched = fetch_from_holders(&buyer, scope, &output, along, &holders);
             let late = |_| {
-                let seconds = output.patience.as_secs();
+                let seconds = patience.as_secs();
                 let why = format!("it had not arrived after {seconds} s");
                 Answer::NotFetched(FetchFault::Lost(why))
             };
-            let fetched = timeout(output.patience, fetched).await.unwrap_or_else(late);
+            let fetched = timeout(patience, fetched).await.unwrap_or_else(late);
             drop(fetching);
             EffectOutcome::Is(fetched)
         });
