@@ -141,6 +141,9 @@ pub struct JobResult {
     pub outputs: BTreeMap<String, Tensor>,
     /// One receipt a lease, signed by both parties, in the order of their signatures.
     pub receipts: Vec<Receipt>,
+    /// What the job cost, and what it still holds, by the log; none if the market did not answer.
+    /// It includes leases without a receipt.
+    pub spending: Option<Spending>,
     /// The content that each provider received over the network, by receipt.
     pub moved: Vec<Vec<PeerTraffic>>,
     /// The work that the devices did.
@@ -156,6 +159,7 @@ impl JobResult {
             job,
             outputs: BTreeMap::new(),
             receipts: Vec::new(),
+            spending: None,
             moved: Vec::new(),
             report: Report::default(),
             timeline: Timeline::default(),
@@ -543,7 +547,7 @@ fn to_job_result((outcome, done): (Outcome, JobResult)) -> Result<JobResult, Box
         leases_ended,
     } = outcome;
     match how {
-        End::Done => Ok(done),
+        End::Done => Ok(JobResult { spending, ..done }),
         how => Err(Box::new(UnfinishedJob {
             how,
             before,

@@ -225,6 +225,14 @@ impl TrainArgs {
         })
     }
 
+    /// Returns the files that the run reads.
+    pub fn source_paths(&self) -> Vec<PathBuf> {
+        let named = self.input.iter().chain(&self.target).chain(&self.eval);
+        let named = named.map(|it| it.split_once('=').map_or(&it[..], |(_, path)| path));
+        let models = [&self.model].into_iter().chain(&self.data).cloned();
+        models.chain(named.map(PathBuf::from)).collect()
+    }
+
     /// Returns the steps from one kept state to the next.
     pub fn keep_steps(&self) -> u64 {
         let round = self.workers().map(|workers| workers.round_steps);

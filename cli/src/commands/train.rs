@@ -106,6 +106,7 @@ pub(super) async fn train_to_end(
         Failure::new(Kind::Usage, cause, "name one with -o")
     })?;
     // This comes before any payment: souk must not train what it cannot store.
+    subject.check_sources(out, args)?;
     subject.prepare_out(out)?;
     let prepared = PreparedRun {
         args,

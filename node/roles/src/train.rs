@@ -247,6 +247,7 @@ impl TrainCore {
         if !before.is_empty() {
             self.actions.push(Action::ForgetStates(before));
         }
+        self.send_due();
         if !self.unrecorded.is_empty() {
             return;
         }

@@ -11,6 +11,7 @@ use souk_node::memory::{ContentId, Tensor};
 #[cfg(feature = "generate")]
 use super::language::{LanguageSubject, REPORT};
 use super::onnx_model;
+use crate::args::TrainArgs;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::files;
 
@@ -38,6 +39,24 @@ impl Subject {
             Self::Language(subject) => subject.check_out(out)?,
         }
         files::prepare_folder(&self.folder(out))
+    }
+
+    /// Checks that the result replaces no file that the run reads. Otherwise a stopped run would
+    /// lose the model with which it began, and could not be resumed.
+    pub fn check_sources(&self, out: &Path, args: &TrainArgs) -> Outcome {
+        let written = [out.to_owned(), self.report_path(out)];
+        match find_same_file(&args.source_paths(), &written) {
+            None => Ok(()),
+            Some(path) => {
+                let path = path.display();
+                let cause = format!("the result would replace {path}, which the run reads");
+                Err(Failure::new(
+                    Kind::Usage,
+                    cause,
+                    "name another file with -o",
+                ))
+            }
+        }
     }
 
     /// Returns the folder of the result and its receipts.
@@ -124,6 +143,40 @@ impl Subject {
             Self::Model(_) => None,
             #[cfg(feature = "generate")]
             Self::Language(subject) => Some(subject.tokens_per_example()),
+        }
+    }
+}
+
+/// Returns the first of these paths that leads to the same file as one of the others.
+fn find_same_file<'a>(paths: &'a [PathBuf], others: &[PathBuf]) -> Option<&'a PathBuf> {
+    let others = others.iter().filter_map(|path| path.canonicalize().ok());
+    let others: Vec<PathBuf> = others.collect();
+    let is_same = |path: &&PathBuf| path.canonicalize().is_ok_and(|it| others.contains(&it));
+    paths.iter().find(is_same)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_link_leads_to_the_file_that_the_run_reads() {
+        let home = tempfile::tempdir().unwrap();
+        let [model, images, other] =
+            ["net.onnx", "x.npy", "tuned.onnx"].map(|it| home.path().join(it));
+        fs::write(&model, "a model").unwrap();
+        fs::write(&images, "images").unwrap();
+        let read = [model.clone(), images];
+        assert_eq!(find_same_file(&read, &[other.clone()]), None);
+        assert_eq!(find_same_file(&read, &[model.clone()]), Some(&model));
+        let detour = home.path().join(".").join("net.onnx");
+        assert_eq!(find_same_file(&read, &[detour]), Some(&model));
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(&model, &other).unwrap();
+            assert_eq!(find_same_file(&read, &[other]), Some(&model));
         }
     }
 }

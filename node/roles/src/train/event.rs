@@ -85,6 +85,8 @@ pub struct LeaseEnd {
 pub enum LeaseEndReason {
     /// All steps sent are answered.
     Done,
+    /// All steps sent are answered, and the provider gave no receipt that the buyer could sign.
+    Unsigned,
     /// The time of the lease was over.
     TimeOver,
     /// It was not bought: another buyer, or another worker of this one, was faster.

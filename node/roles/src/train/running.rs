@@ -7,6 +7,10 @@ use souk_market::{AccountKey, Credits};
 
 use super::*;
 
+/// The most kept states that wait for the journal before the core sends another step: they are in
+/// memory until they are on the disk, and a disk can be slower than the steps.
+pub(super) const UNRECORDED_STATES_MAX: usize = 2;
+
 /// What a lease was sent and has not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum UnderWay {
@@ -39,6 +43,8 @@ pub(super) struct LeaseRun {
     /// Whether its time ends soon.
     is_time_short: bool,
     has_no_more: bool,
+    /// Whether the next request waits for the journal.
+    is_send_due: bool,
     /// The losses of the steps since the last kept states.
     unkept: Vec<LossBits>,
     /// The number of answered requests: of steps, and of batches of evaluations.
@@ -68,6 +74,7 @@ impl LeaseRun {
             is_last_kept: true,
             is_time_short: false,
             has_no_more: false,
+            is_send_due: false,
             unkept: Vec::new(),
             answered: 0,
             escrow: Credits::ZERO,
@@ -121,6 +128,13 @@ impl TrainCore {
         if lease.has_no_more {
             return;
         }
+        let unrecorded = self.unrecorded.iter().filter(|it| !it.is_empty()).count();
+        if unrecorded >= UNRECORDED_STATES_MAX && !lease.is_deaf {
+            if let Phase::Running(lease) = &mut self.phase {
+                lease.is_send_due = true;
+            }
+            return;
+        }
         let is_at_end = self.is_last_step(lease) && lease.is_last_kept;
         let request = match lease.is_deaf || is_at_end {
             true => None,
@@ -138,6 +152,15 @@ impl TrainCore {
                 lease.note_sent(request);
                 self.actions.push(Action::Send(request));
             }
+        }
+    }
+
+    /// Sends the request that waited for the journal.
+    pub(super) fn send_due(&mut self) {
+        if let Phase::Running(lease) = &mut self.phase
+            && std::mem::take(&mut lease.is_send_due)
+        {
+            self.on_step_wanted();
         }
     }
 
@@ -364,9 +387,11 @@ impl TrainCore {
         match ended.why {
             LeaseEndReason::Done if lease.is_time_short && is_far_off => Blame::Avoided,
             LeaseEndReason::Done if lease.is_time_short && (is_slow || !is_fruitful) => Blame::Lost,
-            LeaseEndReason::Done | LeaseEndReason::Cancelled | LeaseEndReason::Unsold => {
-                Blame::Nothing
-            }
+            LeaseEndReason::Unsigned if lease.answered > 0 => Blame::Lost,
+            LeaseEndReason::Done
+            | LeaseEndReason::Unsigned
+            | LeaseEndReason::Cancelled
+            | LeaseEndReason::Unsold => Blame::Nothing,
             LeaseEndReason::Fault if lease.answered == 0 => Blame::Avoided,
             LeaseEndReason::TimeOver if is_far_off => Blame::Avoided,
             LeaseEndReason::TimeOver if lease.answered > 0 && !is_slow => Blame::Nothing,

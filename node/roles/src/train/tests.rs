@@ -383,11 +383,13 @@ fn blame_after_batches(answers: u64, why: LeaseEndReason) -> Blame {
 
 #[test]
 fn each_batch_of_an_evaluation_speaks_for_the_provider() {
-    use LeaseEndReason::{Fault, TimeOver};
+    use LeaseEndReason::{Fault, TimeOver, Unsigned};
     assert_eq!(blame_after_batches(0, Fault), Blame::Avoided);
     assert_eq!(blame_after_batches(1, Fault), Blame::Lost);
     assert_eq!(blame_after_batches(0, TimeOver), Blame::Lost);
     assert_eq!(blame_after_batches(1, TimeOver), Blame::Nothing);
+    assert_eq!(blame_after_batches(0, Unsigned), Blame::Nothing);
+    assert_eq!(blame_after_batches(1, Unsigned), Blame::Lost);
 }
 
 /// Does some steps in each of some leases, which then end for this reason; a request of each takes

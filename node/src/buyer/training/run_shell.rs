@@ -22,7 +22,7 @@ use super::sent::{SentRequests, state_ids, to_requests};
 use super::training_job;
 use crate::buyer::job::{Job, RequestInputs};
 use crate::buyer::{
-    Answer, Buyer, JobEvent, JobResult, Quote, QuoteError, Reason, Requests, Submission,
+    Answer, Buyer, JobEvent, JobResult, Quote, QuoteError, Reason, Requests, Spending, Submission,
     UnfinishedJob, draw_job,
 };
 
@@ -310,19 +310,18 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             is_sold,
         } = facts;
         let lease_end = match ended {
-            Ok(result) => {
-                let amounts = result.receipts.iter().map(|receipt| receipt.body.amount.0);
-                LeaseEnd {
-                    cost: Some(Credits(amounts.sum())),
-                    receipts: result.receipts,
-                    why: LeaseEndReason::Done,
-                    request_time,
-                    planned_time,
-                }
-            }
+            Ok(result) => LeaseEnd {
+                cost: result.spending.map(sum_spending),
+                why: match result.receipts.is_empty() {
+                    true => LeaseEndReason::Unsigned,
+                    false => LeaseEndReason::Done,
+                },
+                receipts: result.receipts,
+                request_time,
+                planned_time,
+            },
             Err(mut unfinished) => {
-                let known = unfinished.spending;
-                let known = known.map(|it| Credits(it.spent.0.saturating_add(it.held.0)));
+                let known = unfinished.spending.map(sum_spending);
                 let receipts = std::mem::take(&mut unfinished.done.receipts);
                 let why = end_reason(&unfinished.how, is_sold);
                 self.unfinished = Some(unfinished);
@@ -546,6 +545,12 @@ async fn quote_lease(buyer: &Buyer, job: &Job, waits: bool) -> Result<Quote, Quo
 /// Returns whether the budget is too small for a lease.
 fn is_money(error: &QuoteError) -> bool {
     matches!(error, QuoteError::Budget { .. } | QuoteError::Escrow { .. })
+}
+
+/// Returns what a lease cost or can still cost. A lease without a receipt costs what its provider
+/// notes.
+fn sum_spending(spending: Spending) -> Credits {
+    Credits(spending.spent.0.saturating_add(spending.held.0))
 }
 
 /// Returns the reason for the end of a lease. A plan that no longer fits says that the time of a

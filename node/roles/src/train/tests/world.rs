@@ -454,7 +454,15 @@ impl World {
             match action {
                 Action::Quote(wish) => self.quote(wish),
                 Action::BeginLease => self.begin_lease(),
-                Action::Send(request) => self.send(request),
+                Action::Send(request) => {
+                    let is_kept = |fact: &&Fact| matches!(fact, Fact::Kept { .. });
+                    let waiting = self.queue.iter().filter(is_kept).count();
+                    assert!(
+                        waiting < running::UNRECORDED_STATES_MAX,
+                        "states wait in memory"
+                    );
+                    self.send(request);
+                }
                 Action::SendNoMore => {
                     if let Some(lease) = &mut self.lease {
                         lease.no_more = true;
