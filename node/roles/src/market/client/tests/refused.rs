@@ -185,15 +185,11 @@ fn a_refusal_that_cannot_be_true_shows_nothing() {
     let mut scene = Scene::new();
     let (mut putting, _, question) = scene.carry();
     let nonce = batch(&question).batch.nonce;
-    // No clock can have been so far ahead; and the last is about another batch.
-    let far = Nonce(u64::MAX - NONCE_WINDOW);
-    let (oldest, other) = (Nonce(nonce.0 + 1), Nonce(nonce.0 - 1));
-    let false_one = Refusal::NonceOld { nonce, oldest: far };
-    (putting, ..) = put(scene.applied(putting, false_one));
-    let false_one = Refusal::NonceOld {
-        nonce: other,
-        oldest,
-    };
+    // No clock can have been so far ahead; and the second window has the nonce in it.
+    let oldest = Nonce(u64::MAX - NONCE_WINDOW);
+    (putting, ..) = put(scene.applied(putting, Refusal::NonceOld { nonce, oldest }));
+    let oldest = nonce;
+    let false_one = Refusal::NonceOld { nonce, oldest };
     let uncertain = reply(scene.applied(putting, false_one));
     assert!(matches!(uncertain, Reply::Uncertain(_)));
     let (_, _, question) = scene.carry();
