@@ -169,8 +169,11 @@ mod tests {
         fs::write(&model, "a model").unwrap();
         fs::write(&images, "images").unwrap();
         let read = [model.clone(), images];
-        assert_eq!(find_same_file(&read, &[other.clone()]), None);
-        assert_eq!(find_same_file(&read, &[model.clone()]), Some(&model));
+        assert_eq!(find_same_file(&read, std::slice::from_ref(&other)), None);
+        assert_eq!(
+            find_same_file(&read, std::slice::from_ref(&model)),
+            Some(&model)
+        );
         let detour = home.path().join(".").join("net.onnx");
         assert_eq!(find_same_file(&read, &[detour]), Some(&model));
         #[cfg(unix)]
