@@ -11,7 +11,7 @@ use crate::gateway::{digits_job, market, submit, until};
 #[test]
 fn an_accepted_job_that_did_not_begin_is_cancelled_refused_or_held_to_its_plan() {
     let (market, reader, trader) = market();
-    let jobs = market.folder().join("net/buyer/buyer/jobs");
+    let jobs = market.folder().join("net/buyer/jobs");
     let plan = trader.post("/v1/plans", &[], &digits_job(&trader)).of(200);
     let hash = plan["hash"].as_str().expect("a text");
     let body = json!({ "plan": hash, "slippage": 50.0 });
@@ -42,7 +42,7 @@ fn an_accepted_job_that_did_not_begin_is_cancelled_refused_or_held_to_its_plan()
     );
 
     // A key that is not on the disk buys nothing, now or later.
-    let keys = market.folder().join("net/buyer/buyer/keys");
+    let keys = market.folder().join("net/buyer/keys");
     fs::rename(&keys, keys.with_extension("away")).expect("it is renamed");
     fs::write(&keys, "no folder").expect("it is written");
     submit(&trader, "unkept", &body).of(500);
@@ -50,7 +50,7 @@ fn an_accepted_job_that_did_not_begin_is_cancelled_refused_or_held_to_its_plan()
     fs::rename(keys.with_extension("away"), &keys).expect("it is renamed");
 
     // The book has moved: the job costs more than its plan allows.
-    let plans = market.folder().join("net/buyer/buyer/plans");
+    let plans = market.folder().join("net/buyer/plans");
     rewrite(plans.join(format!("{hash}.json")), "price", 1);
     let available = || reader.get("/v1/accounts/me").of(200)["available"].clone();
     market.assert_escrow_returns();

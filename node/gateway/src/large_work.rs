@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 
 use crate::problem::{Code, Problem};
@@ -59,7 +59,8 @@ impl ReaderTurns {
     }
 }
 
-/// Runs work on a thread of its own.
+/// Runs work on a thread of its own. If you drop the future, for example because the client has
+/// gone, the work ends where it next waits.
 ///
 /// # Errors
 /// Fails as the work does, or if it panics.
@@ -67,6 +68,13 @@ pub async fn run_aside<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
     let runtime = Handle::current();
+    let (_waits, gone) = oneshot::channel::<()>();
+    let work = async move {
+        tokio::select! {
+            done = work => done,
+            _ = gone => Err(Problem::unexpected_failure("the client has gone")),
+        }
+    };
     let running = spawn_blocking(move || runtime.block_on(work));
     running.await.map_err(Problem::unexpected_failure)?
 }
@@ -108,5 +116,24 @@ mod tests {
         }
         let next = ask(READERS_MAX).await.expect("it does not panic");
         assert_eq!(next.expect("a turn is free"), READERS_MAX);
+    }
+
+    #[tokio::test]
+    async fn work_ends_with_the_request_that_waits_for_it() {
+        let held = Arc::new(());
+        let (begin, begun) = oneshot::channel();
+        let of_work = held.clone();
+        let request = tokio::spawn(run_aside(async move {
+            begin.send(()).expect("the test listens");
+            std::future::pending::<()>().await;
+            drop(of_work);
+            Ok(())
+        }));
+        begun.await.expect("it begins");
+        request.abort();
+        assert!(request.await.is_err_and(|error| error.is_cancelled()));
+        while Arc::strong_count(&held) > 1 {
+            tokio::task::yield_now().await;
+        }
     }
 }

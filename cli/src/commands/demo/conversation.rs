@@ -29,7 +29,7 @@ use crate::stop;
 /// The questions, each with words that its answer must contain.
 const QUESTIONS: [(&str, &str); 2] = [
     ("What is escrow?", "held for a lease"),
-    ("What is a lease?", "time bought"),
+    ("What is a lease?", "device time"),
 ];
 
 /// The question during whose answer a provider is killed, and the number of pieces before that. The
