@@ -47,8 +47,8 @@ pub(super) fn is_cpu_fallback(error: &str) -> bool {
 }
 
 impl Refusal {
-    /// Converts the refusal into an error about the first node left to the CPU, or about the whole
-    /// graph if the log names none.
+    /// Converts the refusal into an error about the first node left to the CPU. If the log names
+    /// none, the error is about the only node, or about the whole graph.
     pub fn into_error(self, graph: &Graph, provider: &str) -> CompileError {
         let engine = ENGINE;
         let nodes = match self {
@@ -56,8 +56,16 @@ impl Refusal {
             Self::Library(reason) => return CompileError::Engine { engine, reason },
         };
         let Some(first) = nodes.first() else {
-            let reason = format!("{provider} leaves nodes of the graph to the host's CPU");
-            return CompileError::Engine { engine, reason };
+            return match graph.nodes() {
+                [node] => {
+                    let reason = format!("{provider} leaves it to the host's CPU");
+                    Unsupported::new(node, UnsupportedReason::Engine(reason)).into()
+                }
+                _ => {
+                    let reason = format!("{provider} leaves nodes of the graph to the host's CPU");
+                    CompileError::Engine { engine, reason }
+                }
+            };
         };
         let others = match nodes.len() - 1 {
             0 => String::new(),

@@ -68,6 +68,20 @@ where
         }
     }
 
+    /// Waits until everything is written and the thread has ended, with the locks that it held.
+    pub async fn close(self) {
+        let Self {
+            writes,
+            mut answers,
+            thread,
+            ..
+        } = self;
+        drop(writes);
+        while answers.recv().await.is_some() {}
+        // A panic was reported by the answers that did not come.
+        let _ended = thread.await;
+    }
+
     /// Submits a write under a ticket; if the writer has ended, the answer says so.
     pub fn submit_write(&mut self, ticket: T, what: W) -> Result<(), WriterBehind> {
         match self.writes.try_send((ticket, what)) {

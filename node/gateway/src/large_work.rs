@@ -132,8 +132,12 @@ mod tests {
         begun.await.expect("it begins");
         request.abort();
         assert!(request.await.is_err_and(|error| error.is_cancelled()));
-        while Arc::strong_count(&held) > 1 {
-            tokio::task::yield_now().await;
-        }
+        let ended = async {
+            while Arc::strong_count(&held) > 1 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+        ended.expect("the work ends");
     }
 }

@@ -377,15 +377,15 @@ impl JobCore {
             }
             Timer::LookAgain(purpose) => self.look_again(purpose),
             Timer::Warn(n) => self.on_warning_due(n),
-            Timer::SendUntil(n) => self.on_send_over(n),
-            Timer::AwaitUntil(n) => self.on_await_over(n),
+            Timer::SendDeadline(n) => self.on_send_deadline(n),
+            Timer::AnswerDeadline(n) => self.on_answer_deadline(n),
             Timer::LeaseEnd(n) => self.on_lease_end(n),
             Timer::Extend(n) => self.on_half_over(n),
             Timer::Start(leg) => self.start_work(leg),
             Timer::Silent(leg) => self.on_silent(leg),
             Timer::Note(leg) => self.answer_note(leg),
             Timer::Patience { leg, request, part } => self.on_slow(leg, request, part),
-            Timer::Wrap(leg) => self.on_late(leg),
+            Timer::LastResult(leg) => self.on_late(leg),
             Timer::AskAgain(leg) => self.ask_again(leg),
             Timer::Decide(leg) => self.refuse_doubtful_leg(leg),
             Timer::LookLast => self.look_last(),
@@ -488,14 +488,14 @@ impl JobCore {
                 check.is_some_and(|check| check.pursuit.phase == Phase::Pausing)
             }
             Timer::Warn(n)
-            | Timer::SendUntil(n)
-            | Timer::AwaitUntil(n)
+            | Timer::SendDeadline(n)
+            | Timer::AnswerDeadline(n)
             | Timer::LeaseEnd(n)
             | Timer::Extend(n) => runs(n),
             Timer::Start(leg)
             | Timer::Silent(leg)
             | Timer::Patience { leg, .. }
-            | Timer::Wrap(leg)
+            | Timer::LastResult(leg)
             | Timer::AskAgain(leg) => stage(leg).is_some_and(Stage::is_talking),
             Timer::Note(leg) => stage(leg).is_some_and(|it| it <= Stage::Finished),
             Timer::LookLast => {

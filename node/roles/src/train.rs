@@ -215,6 +215,13 @@ impl TrainCore {
         &self.past
     }
 
+    /// Returns whether the next request waits for the journal: until then, room for it is nothing
+    /// new.
+    #[must_use]
+    pub fn is_send_due(&self) -> bool {
+        matches!(&self.phase, Phase::Running(lease) if lease.is_send_due)
+    }
+
     fn take_actions(&mut self) -> Vec<Action> {
         self.assert_invariants();
         std::mem::take(&mut self.actions)

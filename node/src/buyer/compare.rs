@@ -81,8 +81,8 @@ fn unit_rounding(dtype: DType) -> f64 {
         DType::F32 => f64::from(f32::EPSILON) / 2.0,
         DType::F16 => 0.5_f64.powi(11),
         DType::Bf16 => 0.5_f64.powi(8),
-        // Floats of 8 bits have two or three bits behind the point.
-        _ => 0.5_f64.powi(3),
+        // With `ROUNDINGS`, this is one rounding of a float of 8 bits.
+        _ => 0.5_f64.powi(6),
     }
 }
 

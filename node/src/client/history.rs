@@ -249,13 +249,16 @@ pub enum FolderError {
         #[source]
         cause: NoteFault,
     },
+    /// It has more notes than count.
+    #[error("{0} has more than {FOLDER_NOTES_MAX} notes: name a folder with fewer")]
+    Full(PathBuf),
     /// It has no notes.
     #[error("there is no note in {0}: no file \"checkpoint\" and none that ends in .{NOTE_ENDING}")]
     Empty(PathBuf),
 }
 
-/// The most notes of a folder that count.
-const FOLDER_NOTES_MAX: usize = 256;
+/// The most notes of a folder.
+const FOLDER_NOTES_MAX: usize = 4_096;
 
 /// The ending of a file with a note.
 pub const NOTE_ENDING: &str = "checkpoint";
@@ -311,8 +314,11 @@ fn read_notes(folder: &Path) -> Result<Vec<TreeNote>, FolderError> {
             .into_iter()
             .flatten()
             .any(|part| part == NOTE_ENDING);
-        if !is_note || notes.len() == FOLDER_NOTES_MAX {
+        if !is_note {
             continue;
+        }
+        if notes.len() == FOLDER_NOTES_MAX {
+            return Err(FolderError::Full(folder.to_owned()));
         }
         let bytes = std::fs::read(&path).map_err(failed(&path))?;
         let note = TreeNote::decode(&bytes);

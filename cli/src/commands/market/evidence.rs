@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use souk_node::client::history::{
     ContinuationCheck, Fork, HistoryCheck, NOTE_ENDING, ShownContinuation, SignedHead, TreeNote,
 };
+use souk_node::memory::ContentId;
 
 use crate::failure::{Failure, Kind, Outcome};
 
@@ -39,9 +40,10 @@ pub fn save_refutation(
     check: &ContinuationCheck,
     shown: &ShownContinuation,
 ) -> Result<PathBuf, Failure> {
-    let [from, to] = [&check.from, &check.to].map(|signed| signed.head());
-    let root = from.root.to_string();
-    let name = format!("evidence-{}-{}-{}", from.size, to.size, &root[..16]);
+    let [from, to] = [&check.from, &check.to].map(|signed| signed.note.to_body());
+    let bodies = ContentId::for_content([from, to].concat().as_bytes()).to_string();
+    let sizes = [&check.from, &check.to].map(|signed| signed.head().size);
+    let name = format!("evidence-{}-{}-{}", sizes[0], sizes[1], &bodies[..32]);
     let folder = folder.join(name);
     create_folder(&folder)?;
     save_head(&folder, &check.from)?;
@@ -64,15 +66,15 @@ fn save_head(folder: &Path, signed: &SignedHead) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// Returns the name of a file for a head. Two heads can have one root and different states.
+/// Returns the name of a file for a head. It is a hash of all that was signed: a validator can
+/// choose roots that begin alike, so that one file would replace the other.
 fn name_note(kind: &str, signed: &SignedHead) -> String {
-    let head = signed.head();
-    let root = head.root.to_string();
-    let state = head
-        .state
-        .map(|state| format!("-{}", &state.to_string()[..8]));
-    let state = state.unwrap_or_default();
-    format!("{kind}-{}-{}{state}.{NOTE_ENDING}", head.size, &root[..16])
+    let body = ContentId::for_content(signed.note.to_body().as_bytes()).to_string();
+    format!(
+        "{kind}-{}-{}.{NOTE_ENDING}",
+        signed.head().size,
+        &body[..32]
+    )
 }
 
 fn create_folder(folder: &Path) -> Outcome {

@@ -118,12 +118,12 @@ async fn check_seen(
     }
     match shown {
         Some(Continuation::Proven { .. }) => Ok(()),
-        Some(Continuation::Refuted | Continuation::Contradicted) => {
+        Some(Continuation::Refuted) => {
             let cause = "the certified history of {} steps does not continue the {} steps that \
                          this folder saw";
             fail(format_sizes(cause, [sizes.1, sizes.0]))
         }
-        Some(Continuation::Missing(_)) | None => {
+        Some(Continuation::Contradicted | Continuation::Missing(_)) | None => {
             let cause = "nobody shows that the certified history of {} steps continues the {} \
                          steps that this folder saw";
             fail(format_sizes(cause, [sizes.1, sizes.0]))
@@ -242,10 +242,7 @@ impl Report<'_> {
         let proofs = self.proofs.iter();
         proofs.filter_map(|(check, shown)| {
             let shown = shown.as_ref()?;
-            let failed = [Continuation::Refuted, Continuation::Contradicted];
-            failed
-                .contains(&shown.continuation)
-                .then_some((check, shown))
+            (shown.continuation == Continuation::Refuted).then_some((check, shown))
         })
     }
 
@@ -285,8 +282,9 @@ impl Report<'_> {
                 "from": check.from.head().size, "to": check.to.head().size,
                 "consistent": match shown.as_ref().map(|shown| shown.continuation) {
                     Some(Continuation::Proven { .. }) => Some(true),
-                    Some(Continuation::Refuted | Continuation::Contradicted) => Some(false),
-                    Some(Continuation::Missing(_)) | None => None,
+                    Some(Continuation::Refuted) => Some(false),
+                    // The tiles are of neither head, so they show nothing.
+                    Some(Continuation::Contradicted | Continuation::Missing(_)) | None => None,
                 },
             })
         });
@@ -389,9 +387,10 @@ impl Report<'_> {
                         "consistent  {sizes}, by a proof of length {hashes}"
                     ));
                 }
-                Some(Continuation::Refuted | Continuation::Contradicted) => {
-                    print_line(&format!("different   {sizes}"));
-                }
+                Some(Continuation::Refuted) => print_line(&format!("different   {sizes}")),
+                Some(Continuation::Contradicted) => print_notice(&format!(
+                    "note: {sizes} is not proven: the tiles are of another history"
+                )),
                 Some(Continuation::Missing(missing)) => {
                     print_notice(&format!("note: {sizes} is not proven: {missing}"));
                 }

@@ -419,7 +419,7 @@ impl JobCore {
         let purpose = self.attempt_mut(n).purpose;
         let Some((number, asked, last)) = self.first_request(purpose) else {
             // Nobody wants an answer any more.
-            return self.abandon_well(n);
+            return self.skip_attempt(n);
         };
         let (job, priority) = (attempt_id(self.spec.job, n), self.spec.limits.priority);
         let sequence = self.sequence_of(number);

@@ -75,16 +75,16 @@ impl JobCore {
                     leg,
                     message: BuyerMessage::Limit { parts: 0 },
                 });
-                self.let_go(leg, is_unseen);
+                self.end_or_dispute_leg(leg, is_unseen);
             }
             // A right result stays with its provider. The buyer can pay for it when the job
             // resumes, or the provider notes it.
             Stage::Finished => {
                 let is_open = has_started && !attempt.is_borne_out(leg.place);
-                self.let_go(leg, is_open || is_told);
+                self.end_or_dispute_leg(leg, is_open || is_told);
             }
-            Stage::Asked => self.drop_leg(leg),
-            stage if stage < Stage::Finished => self.let_go(leg, has_started),
+            Stage::Asked => self.end_leg_unpaid(leg),
+            stage if stage < Stage::Finished => self.end_or_dispute_leg(leg, has_started),
             _ => {}
         }
     }

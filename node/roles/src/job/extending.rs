@@ -38,8 +38,10 @@ impl JobCore {
         let left = time_until(ends.expect("an attempt has legs"), log);
         let may_extend = attempt.has_open_ended();
         let at = |share: u64| tick.plus(Micros(left.0 / 30 * share));
-        self.timers.set_timer(Timer::SendUntil(n), at(SEND_UNTIL));
-        self.timers.set_timer(Timer::AwaitUntil(n), at(AWAIT_UNTIL));
+        self.timers
+            .set_timer(Timer::SendDeadline(n), at(SEND_UNTIL));
+        self.timers
+            .set_timer(Timer::AnswerDeadline(n), at(AWAIT_UNTIL));
         self.timers.set_timer(Timer::LeaseEnd(n), tick.plus(left));
         self.plan_warning(n, at(WARN_AT));
         if may_extend {

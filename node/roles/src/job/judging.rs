@@ -116,8 +116,8 @@ impl JobCore {
     fn close_run(&mut self, n: u32) {
         for timer in [
             Timer::Warn(n),
-            Timer::SendUntil(n),
-            Timer::AwaitUntil(n),
+            Timer::SendDeadline(n),
+            Timer::AnswerDeadline(n),
             Timer::LeaseEnd(n),
             Timer::Extend(n),
         ] {

@@ -17,7 +17,8 @@ use crate::clock::Micros;
 use crate::lease::BuyerMessage;
 
 impl JobCore {
-    pub(super) fn lose_for(&mut self, leg: Leg, loss: Loss) {
+    /// Loses a leg whose provider can still report, because of what the buyer saw.
+    pub(super) fn lose_reporting_leg(&mut self, leg: Leg, loss: Loss) {
         if let Some(provider) = self.talking_leg(leg).map(|state| state.terms.provider) {
             self.lose_leg(leg, Reason::Lost { provider, loss });
         }
@@ -32,13 +33,13 @@ impl JobCore {
         attempt.failed.get_or_insert(reason);
         let state = attempt.leg(leg.place);
         let is_disputed = is_blamed && state.has_started && state.outputs_made.is_empty();
-        self.let_go(leg, is_disputed);
+        self.end_or_dispute_leg(leg, is_disputed);
         self.limit_others(leg.attempt);
     }
 
     /// Gives up a leg: ends its lease, or disputes it.
-    pub(super) fn let_go(&mut self, leg: Leg, is_disputed: bool) {
-        self.leave_leg(leg);
+    pub(super) fn end_or_dispute_leg(&mut self, leg: Leg, is_disputed: bool) {
+        self.mark_leg_lost(leg);
         let lease = self.attempt_mut(leg.attempt).leg(leg.place).terms.lease;
         match is_disputed {
             true => self.dispute_lease(lease),
@@ -47,12 +48,12 @@ impl JobCore {
     }
 
     /// Gives up a leg, and ends its lease.
-    pub(super) fn drop_leg(&mut self, leg: Leg) {
-        self.let_go(leg, false);
+    pub(super) fn end_leg_unpaid(&mut self, leg: Leg) {
+        self.end_or_dispute_leg(leg, false);
     }
 
     /// Marks a leg as lost, and closes its stream and its timers.
-    fn leave_leg(&mut self, leg: Leg) {
+    fn mark_leg_lost(&mut self, leg: Leg) {
         self.timers.stop_all(|timer| timer.leg() == Some(leg));
         let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         let before = state.stage;
@@ -116,27 +117,27 @@ impl JobCore {
             let expected = run.fold(Micros(0), |sum, part| sum.plus(part.expected));
             let sizes = self.requests.values().map(|asked| asked.size);
             let expected = Micros(expected.0.saturating_mul(sizes.max().unwrap_or(1).into()));
-            self.set_wrap_timer(leg, max_work_time(expected));
+            self.set_last_result_timer(leg, max_work_time(expected));
         } else {
-            self.drop_leg(leg);
+            self.end_leg_unpaid(leg);
         }
     }
 
-    pub(super) fn set_wrap_timer(&mut self, leg: Leg, time: Micros) {
+    pub(super) fn set_last_result_timer(&mut self, leg: Leg, time: Micros) {
         let until = self.now.tick.plus(time);
-        self.timers.set_timer(Timer::Wrap(leg), until);
+        self.timers.set_timer(Timer::LastResult(leg), until);
     }
 
     /// Ends an attempt whose work has not begun, because of a fault.
     pub(super) fn abandon_attempt(&mut self, n: u32, reason: Reason) {
         self.attempt_mut(n).failed.get_or_insert(reason);
-        self.abandon_well(n);
+        self.skip_attempt(n);
     }
 
     /// Ends an attempt whose work has not begun, and records that it was skipped.
-    pub(super) fn abandon_well(&mut self, n: u32) {
+    pub(super) fn skip_attempt(&mut self, n: u32) {
         for place in self.attempt_mut(n).places() {
-            self.drop_leg(Leg { attempt: n, place });
+            self.end_leg_unpaid(Leg { attempt: n, place });
         }
         self.attempt_mut(n).no_more = true;
         // Its leases have ended, so no money of it is open.
@@ -146,7 +147,7 @@ impl JobCore {
     }
 
     /// Handles the end of the time to send: the attempt must not send another request.
-    pub(super) fn on_send_over(&mut self, n: u32) {
+    pub(super) fn on_send_deadline(&mut self, n: u32) {
         let attempt = self.attempt_mut(n);
         attempt.requests_max = attempt.sent.len();
         self.fill_window(n);
@@ -155,7 +156,7 @@ impl JobCore {
     /// Stops the attempt because its leases are about to end: the next attempt does the rest. If
     /// this one answered nothing, a leg that is behind counts as lost, so that the next one
     /// differs.
-    pub(super) fn on_await_over(&mut self, n: u32) {
+    pub(super) fn on_answer_deadline(&mut self, n: u32) {
         let attempt = self.attempt_mut(n);
         if attempt.legs.iter().all(|leg| leg.stage.is_over()) {
             return;
@@ -179,7 +180,7 @@ impl JobCore {
         let slow = attempt.places().find(is_silent);
         let is_fruitless = attempt.answer_count() == 0;
         match slow.filter(|_| is_fruitless) {
-            Some(place) => self.lose_for(Leg { attempt: n, place }, Loss::Deadline),
+            Some(place) => self.lose_reporting_leg(Leg { attempt: n, place }, Loss::Deadline),
             None => {
                 for place in self.attempt_mut(n).places() {
                     self.attempt_mut(n).no_more = true;
@@ -192,7 +193,7 @@ impl JobCore {
     /// Handles the end of the leases: every leg whose provider can still report is lost.
     pub(super) fn on_lease_end(&mut self, n: u32) {
         for place in self.attempt_mut(n).places() {
-            self.lose_for(Leg { attempt: n, place }, Loss::Deadline);
+            self.lose_reporting_leg(Leg { attempt: n, place }, Loss::Deadline);
         }
     }
 }

@@ -58,7 +58,7 @@ impl JobCore {
             return;
         }
         if state.stage < Stage::Working && state.stage != Stage::Asked {
-            return self.lose_for(leg, Loss::Confused);
+            return self.lose_reporting_leg(leg, Loss::Confused);
         }
         let (stage, receipt) = (state.stage, &state.receipt);
         let is_over_own = receipt
@@ -73,7 +73,7 @@ impl JobCore {
                 let provider = self.leg_provider(leg);
                 self.hold_back(leg, &Reason::Lost { provider, loss });
             }
-            (true, _) => self.lose_for(leg, loss),
+            (true, _) => self.lose_reporting_leg(leg, loss),
         }
     }
 

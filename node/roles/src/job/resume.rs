@@ -231,7 +231,7 @@ impl JobCore {
                     let text = "a provider is not found that was not asked for".to_owned();
                     return self.end_job(End::Failed(Reason::Unreachable(text)));
                 };
-                self.drop_leg(Leg { attempt: n, place });
+                self.end_leg_unpaid(Leg { attempt: n, place });
                 self.find_past(n);
             }
             other => self.end_job(End::Failed(super::bidding::unreachable_reason(other))),
@@ -253,7 +253,7 @@ impl JobCore {
         // If the lease is over already, the core still waits for an answer.
         let ends = time_until(state.terms.deadline, log).max(running::RUN_ALLOWANCE);
         let moment = tick.plus(ends.min(max_work_time(expected)));
-        self.timers.set_timer(Timer::Wrap(leg), moment);
+        self.timers.set_timer(Timer::LastResult(leg), moment);
         self.hear_from(leg);
         self.timers
             .set_timer(Timer::Start(leg), tick.plus(START_AFTER));
@@ -280,7 +280,7 @@ impl JobCore {
         match message {
             ProviderMessage::Finished(finished) => self.on_past_finished(leg, *finished),
             // A restarted provider knows no such lease; that is no reason to avoid it.
-            ProviderMessage::Failed(_) => self.drop_leg(leg),
+            ProviderMessage::Failed(_) => self.end_leg_unpaid(leg),
             // The provider is at work: its result will name the outputs made meanwhile.
             _ => {}
         }
@@ -305,7 +305,7 @@ impl JobCore {
             ask: Some(terms.ask),
         };
         self.exclude_provider(excluded, "provider_vanished");
-        self.drop_leg(leg);
+        self.end_leg_unpaid(leg);
     }
 
     /// Takes the result of an earlier life's leg, whose outputs the core knows from that result

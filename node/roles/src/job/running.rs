@@ -147,7 +147,7 @@ impl JobCore {
             (ProviderMessage::Finished(finished), Stage::Working) => {
                 self.on_finished(leg, *finished)
             }
-            _ => self.lose_for(leg, Loss::Confused),
+            _ => self.lose_reporting_leg(leg, Loss::Confused),
         }
     }
 
@@ -172,7 +172,7 @@ impl JobCore {
         }
         match state.stage {
             Stage::Asked => self.on_asked_gone(leg),
-            _ => self.lose_for(leg, Loss::Silent { patience }),
+            _ => self.lose_reporting_leg(leg, Loss::Silent { patience }),
         }
     }
 
@@ -191,14 +191,14 @@ impl JobCore {
         {
             return self.on_asked_broken(leg);
         }
-        self.lose_for(leg, Loss::Gone(lease::truncate_text(why)));
+        self.lose_reporting_leg(leg, Loss::Gone(lease::truncate_text(why)));
     }
 
     /// Handles a leg whose work is overdue.
     pub(super) fn on_late(&mut self, leg: Leg) {
         match self.talking_leg(leg).map(|state| state.stage) {
             Some(Stage::Asked) => self.on_asked_gone(leg),
-            _ => self.lose_for(leg, Loss::Deadline),
+            _ => self.lose_reporting_leg(leg, Loss::Deadline),
         }
     }
 
@@ -341,7 +341,7 @@ impl JobCore {
         let in_order = part >= begun.max(state.parts_made(request));
         let (Some(described), true, true) = (start.parts.get(part as usize), is_sent, in_order)
         else {
-            return self.lose_for(leg, Loss::Confused);
+            return self.lose_reporting_leg(leg, Loss::Confused);
         };
         let name = described.name.clone();
         let provider = state.terms.provider;
@@ -383,7 +383,7 @@ impl JobCore {
             return;
         }
         let patience = self.run_patience(leg, request, part);
-        self.lose_for(leg, Loss::Slow { patience });
+        self.lose_reporting_leg(leg, Loss::Slow { patience });
     }
 
     fn on_made(
@@ -407,7 +407,7 @@ impl JobCore {
             wanted == named && outputs.len() == wanted.len()
         });
         if !(is_next && is_sent && is_right) {
-            return self.lose_for(leg, Loss::Confused);
+            return self.lose_reporting_leg(leg, Loss::Confused);
         }
         state.outputs_made.entry(request).or_default().push(outputs);
         if state.parts_made(request) as usize == parts {
@@ -431,7 +431,7 @@ impl JobCore {
         let state = &mut attempt.legs[leg.place as usize];
         (state.has_stalled, state.failed_run) = (true, failed);
         attempt.stalled.get_or_insert(reason);
-        self.set_wrap_timer(leg, RUN_ALLOWANCE.plus(RUN_ALLOWANCE));
+        self.set_last_result_timer(leg, RUN_ALLOWANCE.plus(RUN_ALLOWANCE));
         self.limit_others(leg.attempt);
     }
 

@@ -29,7 +29,7 @@ impl JobCore {
         let is_sent = attempt.sent[..state.requests_sent].contains(&offer.request);
         let what = (offer.request, offer.name.clone(), offer.to);
         if !is_of || !is_sent {
-            return self.lose_for(leg, Loss::Confused);
+            return self.lose_reporting_leg(leg, Loss::Confused);
         }
         if !attempt.legs[leg.place as usize]
             .untaken_outputs
@@ -137,7 +137,7 @@ impl JobCore {
             && self.is_awaited(consumer, &untaken.offer);
         if let (Answer::HandedOn(Err(_)), true) = (answer, is_waiting) {
             let (name, maker) = (untaken.offer.name, self.leg_provider(maker));
-            self.lose_for(
+            self.lose_reporting_leg(
                 consumer,
                 Loss::Untaken {
                     name,

@@ -15,9 +15,9 @@ pub(super) enum Timer {
     /// The core warns the caller of a session that the attempt's leases end soon.
     Warn(u32),
     /// The attempt sends its last request.
-    SendUntil(u32),
+    SendDeadline(u32),
     /// The attempt stops waiting for answers.
-    AwaitUntil(u32),
+    AnswerDeadline(u32),
     /// The attempt's first lease ends.
     LeaseEnd(u32),
     /// Half of the remaining lease time is over; the core can extend the leases.
@@ -31,7 +31,7 @@ pub(super) enum Timer {
     /// A part is overdue.
     Patience { leg: Leg, request: u32, part: u32 },
     /// The last result of a leg that the core stopped is overdue.
-    Wrap(Leg),
+    LastResult(Leg),
     /// The core contacts a provider at work again.
     AskAgain(Leg),
     /// The core decides on a leg in doubt.
@@ -48,7 +48,7 @@ impl Timer {
             | Timer::Silent(leg)
             | Timer::Note(leg)
             | Timer::Patience { leg, .. }
-            | Timer::Wrap(leg)
+            | Timer::LastResult(leg)
             | Timer::AskAgain(leg) => Some(leg),
             _ => None,
         }

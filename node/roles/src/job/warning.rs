@@ -29,7 +29,8 @@ impl JobCore {
 
     fn set_warning_timer(&mut self, n: u32) {
         let warning = self.attempts[&n].warning;
-        let moments = [Timer::SendUntil(n), Timer::AwaitUntil(n)].map(|it| self.timers.moment(it));
+        let moments =
+            [Timer::SendDeadline(n), Timer::AnswerDeadline(n)].map(|it| self.timers.moment(it));
         if let [Some(send_until), Some(await_until)] = moments
             && self.spec.sequences > 0
             && !warning.is_over

@@ -44,7 +44,7 @@ pub(super) struct LeaseRun {
     is_time_short: bool,
     has_no_more: bool,
     /// Whether the next request waits for the journal.
-    is_send_due: bool,
+    pub(super) is_send_due: bool,
     /// The losses of the steps since the last kept states.
     unkept: Vec<LossBits>,
     /// The number of answered requests: of steps, and of batches of evaluations.

@@ -121,15 +121,22 @@ impl Shell {
         self.effects.start(ticket, async move {
             // The semaphore is never closed.
             let _room = room.acquire_owned().await;
+            let is_shared = holders.len() > 1;
+            let share = if is_shared { patience / 2 } else { patience };
             let fetched = fetch_from_holders(&buyer, scope, &output, along, &holders);
-            let late = |_| {
+            let mut fetched = timeout(share, fetched).await.ok();
+            if fetched.is_none() && is_shared {
+                // Another holder was slow, perhaps on purpose: the maker has the rest.
+                let maker = &holders[..1];
+                let again = fetch_from_holders(&buyer, scope, &output, None, maker);
+                fetched = timeout(share, again).await.ok();
+            }
+            drop(fetching);
+            EffectOutcome::Is(fetched.unwrap_or_else(|| {
                 let seconds = patience.as_secs();
                 let why = format!("it had not arrived after {seconds} s");
                 Answer::NotFetched(FetchFault::Lost(why))
-            };
-            let fetched = timeout(patience, fetched).await.unwrap_or_else(late);
-            drop(fetching);
-            EffectOutcome::Is(fetched)
+            }))
         });
     }
 

@@ -226,10 +226,18 @@ impl RunJournal {
 
     /// Appends a fact to those before it; it is durable when this returns.
     pub(super) fn append_fact(&mut self, fact: Fact) -> Result<(), RunJournalError> {
-        self.log.append_facts(std::slice::from_ref(&fact))?;
+        self.append_facts(vec![fact])
+    }
+
+    /// Appends facts to those before them: all of them or, if this fails, none.
+    fn append_facts(&mut self, facts: Vec<Fact>) -> Result<(), RunJournalError> {
+        self.log.append_facts(&facts)?;
         match &mut self.past {
-            Some(past) => past.apply(fact).map_err(fact_error(&self.folder))?,
-            None => self.past = Some(to_past(&self.folder, vec![fact])?),
+            Some(past) => facts
+                .into_iter()
+                .try_for_each(|fact| past.apply(fact))
+                .map_err(fact_error(&self.folder))?,
+            None => self.past = Some(to_past(&self.folder, facts)?),
         }
         Ok(())
     }
@@ -294,18 +302,18 @@ impl RunJournal {
         Ok(())
     }
 
-    /// Appends a fact that names these states, and removes all others with the workers' parts of
-    /// earlier rounds.
+    /// Appends facts of which the last names these states, and removes all others with the workers'
+    /// parts of earlier rounds.
     pub(super) fn append_states(
         &mut self,
         states: &BTreeMap<String, Tensor>,
-        fact: Fact,
+        facts: Vec<Fact>,
     ) -> Result<(), RunJournalError> {
         let is_there = |state: &&Tensor| self.state_path(&state.id()).exists();
         let new = states.values().filter(|state| !is_there(state));
         let blobs: Vec<_> = new.map(|it| (it.id(), it.to_blob())).collect();
         self.write_states(&blobs)?;
-        self.append_fact(fact)?;
+        self.append_facts(facts)?;
         let past = self.past.as_ref().expect("a fact was appended");
         self.prune_states(&past.kept);
         self.remove_rounds(Some(past.rounds))
@@ -477,9 +485,12 @@ mod tests {
         let states = |value| BTreeMap::from([("parameters".to_owned(), state(value))]);
         let mut journal = RunJournal::create(folder.path()).unwrap();
         let [began, _] = facts();
-        journal.append_states(&states(0.0), began.clone()).unwrap();
+        journal
+            .append_states(&states(0.0), vec![began.clone()])
+            .unwrap();
         let mut leg = journal.open_leg("worker-1").unwrap();
-        leg.append_states(&states(0.0), began.clone()).unwrap();
+        leg.append_states(&states(0.0), vec![began.clone()])
+            .unwrap();
         let over = Fact::LeaseOver {
             provider: AccountKey([7; 32]),
             cost: Credits(5),
@@ -497,7 +508,7 @@ mod tests {
         assert_eq!(leg.past().unwrap().spent, Credits(5));
         drop(leg);
         let fact = round(journal.past().unwrap(), &states(1.0));
-        journal.append_states(&states(1.0), fact).unwrap();
+        journal.append_states(&states(1.0), vec![fact]).unwrap();
         assert_eq!(spent(folder.path()), Credits(5), "it counts once");
         let leg = journal.open_leg("worker-1").unwrap();
         assert_eq!(leg.past(), None, "another round is another part");

@@ -142,7 +142,10 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         loop {
             for action in actions {
                 if let Some(end) = self.carry_out(action) {
-                    return self.into_result(end);
+                    let (writer, result) = self.into_result(end);
+                    // The journal is free for the next one that opens it.
+                    writer.close().await;
+                    return result;
                 }
             }
             actions = Vec::new();
@@ -158,7 +161,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         if let Some(why) = self.refused_write.take() {
             return Input::NotWritten(why);
         }
-        let cancel = self.run.cancel.clone();
+        let (cancel, is_send_due) = (self.run.cancel.clone(), self.core.is_send_due());
         let quoting = async {
             match &mut self.quoting {
                 Some(quoting) => quoting.await,
@@ -171,8 +174,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             };
             let room = async {
                 match &lease.give {
-                    Some(give) => drop(give.reserve().await),
-                    None => std::future::pending().await,
+                    Some(give) if !is_send_due => drop(give.reserve().await),
+                    _ => std::future::pending().await,
                 }
             };
             tokio::select! {
@@ -497,7 +500,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         }
     }
 
-    fn into_result(self, end: End) -> TrainingResult {
+    fn into_result(self, end: End) -> (RunWriter, TrainingResult) {
         let past = self.core.past();
         let end = match end {
             End::Done => TrainingEnd::Done,
@@ -516,7 +519,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         let losses = past.losses.iter().map(|loss| f32::from_bits(loss.0));
         let held_out = past.held_out.iter();
         let held_out = held_out.map(|(done, loss)| (*done, f32::from_bits(loss.0)));
-        TrainingResult {
+        let result = TrainingResult {
             end,
             losses: losses.collect(),
             held_out: held_out.collect(),
@@ -526,7 +529,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             receipts: past.receipts.clone(),
             lost: past.lost.clone(),
             banned: past.banned.clone(),
-        }
+        };
+        (self.writer, result)
     }
 }
 

@@ -65,7 +65,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
         let states = match journal.past() {
             None => {
                 let states = first_states(run.training, workers);
-                journal.append_states(&states, run.begin_fact(command, &states))?;
+                journal.append_states(&states, vec![run.begin_fact(command, &states)])?;
                 states
             }
             Some(past) => {
@@ -109,7 +109,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
             }
             let is_over = self.past().is_done();
             if let Some(end) = self.close_round(&legs)? {
-                return self.end_run(end, &[]);
+                return self.end_run(end, &legs);
             }
             if is_over {
                 // The last evaluation was tried, and the run is done without it too.
@@ -285,6 +285,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
                         running.extend(waiting.pop_front().map(start));
                     }
                     Ok(LegEnd::Done) => {}
+                    // A second stop would end the leases of the others at once.
+                    Ok(LegEnd::EndsRun) | Err(_) if is_ending => {}
                     Ok(LegEnd::EndsRun) | Err(_) => {
                         is_ending = true;
                         stop_all();
@@ -352,12 +354,12 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
         let (from, link) = (self.past().kept.position, self.past().link);
         let of_evaluation = legs.iter().filter(|leg| leg.leg.is_evaluation());
         let evaluated = of_evaluation.filter_map(RoundLeg::held_out_loss).next();
-        if let Some(loss) = evaluated
-            && !self.past().is_evaluated()
-        {
-            let (position, loss) = (from, LossBits(loss.to_bits()));
-            self.journal.append_fact(Fact::HeldOut { position, loss })?;
-        }
+        let evaluated = evaluated.filter(|_| !self.past().is_evaluated());
+        let mut facts = Vec::new();
+        facts.extend(evaluated.map(|loss| Fact::HeldOut {
+            position: from,
+            loss: LossBits(loss.to_bits()),
+        }));
         let trained: Vec<&RoundLeg> = legs.iter().filter(|it| !it.leg.is_evaluation()).collect();
         let (mut losses, mut of_workers) = (Vec::new(), Vec::new());
         if !trained.is_empty() {
@@ -372,15 +374,16 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
         let (cost, receipts) = total_cost(legs);
         let bits: Vec<LossBits> = losses.iter().map(|it| LossBits(it.to_bits())).collect();
         let states = state_ids(&self.states);
-        let round = Fact::Round {
+        // In one write: the evaluation counts with its cost.
+        facts.push(Fact::Round {
             from,
             link: next_link(link, from, &bits, &states),
             losses: bits,
             states,
             cost,
             receipts,
-        };
-        self.journal.append_states(&self.states, round)?;
+        });
+        self.journal.append_states(&self.states, facts)?;
         self.forget_states(legs);
         if !losses.is_empty() {
             let event = TrainingEvent::Round {

@@ -179,7 +179,9 @@ impl MarketClient {
         at: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let (validators, needed) = (self.validators, self.validators.div_ceil(2));
+        // Of two validators, one alone can lie.
+        let (validators, needed) = (self.validators, self.validators.div_ceil(2).max(2));
+        let needed = needed.min(validators);
         let open = self.open.get_mut(&asked).expect("it is under way");
         let PendingCall::Commands {
             commands,
