@@ -64,15 +64,16 @@ fn open() -> AuditReference {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_decoders_own_answers_are_its_own_draws_and_those_of_another_seed_are_not() {
-    let mut reference = open();
-    let mut own = |question: &str, temperature, seed| {
+    let own = |question: &str, temperature, seed| {
         let asked = request(question, temperature, seed);
-        let read = reference.read_answer(&asked, &answer(&asked), 0).unwrap();
+        let read = open().read_answer(&asked, &answer(&asked), 0).unwrap();
         assert!(read.len() > 8, "{read:?}");
         read.iter().filter(|it| it.rank > 0).count()
     };
     assert_eq!(own("What is a lease?", 0.0, 1), 0);
-    assert_eq!(own("What is a lease?", 2.0, 1), 0);
+    for seed in 1..4 {
+        assert_eq!(own("What is a lease?", 1.5, seed), 0);
+    }
     assert_eq!(own("Who pays for escrow?", 1.0, -5), 0);
     let asked = request("What is a lease?", 2.0, 2);
     let told = answer(&request("What is a lease?", 2.0, 3));
