@@ -144,7 +144,8 @@ pub struct LieReport {
     pub bob: Finding,
     /// The findings about the files of both, without a network.
     pub offline: Finding,
-    /// The two files that name the liar, or the folder with two heads and tiles, if there are.
+    /// What the check of all files saved: the two heads that convict the liar, and a folder with
+    /// tiles for two heads of which the larger does not continue the smaller.
     pub evidence: Vec<PathBuf>,
 }
 
