@@ -52,7 +52,7 @@ pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChange
 pub use provider::{
     LimitArgs, PricingArgs, Provider, ProviderInitArgs, ProviderRunArgs, StrategyName,
 };
-pub use receipt::{ChainArgs, Receipt};
+pub use receipt::{ChainArgs, ReceiptCommand};
 #[cfg(feature = "gateway")]
 pub use serve::{PageArgs, ServeArgs};
 pub use testnet::{FundArgs, LogsArgs, Testnet, UpArgs};
@@ -158,7 +158,7 @@ pub enum Command {
     Balance(Freshness),
     /// Verify receipts of finished work, and prove faults with them.
     #[command(subcommand)]
-    Receipt(Receipt),
+    Receipt(ReceiptCommand),
     /// List the models that providers sell by the token, inspect a model, or import one.
     #[command(subcommand)]
     Model(Model),
@@ -339,9 +339,9 @@ pub struct ValidatorInitArgs {
 pub struct OrderArgs {
     #[command(flatten)]
     pub key: OperatorKey,
-    /// How long to wait until the change is complete.
-    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
-    pub wait: u64,
+    /// How long to wait until the change is complete, such as 30s or 10m.
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
+    pub wait: Duration,
 }
 
 /// Commands about a key.

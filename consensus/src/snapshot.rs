@@ -2,8 +2,8 @@
 //! The store writes it, and replicas start from it or send it to others.
 //!
 //! It holds all that a replica needs to continue without the log before it: the machine's state,
-//! the membership, the log's clock, the batches already applied and the history's edge. The last 32
-//! bytes are the BLAKE3 hash of all bytes before them.
+//! the membership, the log's clock, the batches already applied and the open tiles of the history,
+//! from which it continues. The last 32 bytes are the BLAKE3 hash of all bytes before them.
 
 use bytes::Bytes;
 use raft::eraftpb::ConfState;
@@ -99,7 +99,7 @@ pub enum SnapshotError {
     Truncated(#[from] TruncationError),
 }
 
-/// The parts of a snapshot.
+/// The content of a snapshot to encode.
 #[derive(Debug)]
 pub struct SnapshotParts<'a> {
     /// See [`Snapshot::index`].
@@ -169,17 +169,22 @@ impl Snapshot {
     /// index and term. All replicas that are restored from one file with one list get the same
     /// term.
     #[must_use]
-    pub fn to_genesis(&self, members: &[ReplicaId]) -> Self {
-        self.refounded_with(members, self.state, &self.machine)
+    pub fn found_group(&self, members: &[ReplicaId]) -> Self {
+        self.found_group_with_machine(members, self.state, &self.machine)
     }
 
-    /// Like [`Snapshot::to_genesis`], with a machine changed for the new group.
+    /// Like [`Snapshot::found_group`], with a machine changed for the new group.
     #[must_use]
-    pub fn refounded_with(&self, members: &[ReplicaId], state: Digest, machine: &[u8]) -> Self {
+    pub fn found_group_with_machine(
+        &self,
+        members: &[ReplicaId],
+        state: Digest,
+        machine: &[u8],
+    ) -> Self {
         let voters: Vec<u64> = members.iter().map(|member| member.get()).collect();
         Self::new(&SnapshotParts {
             index: self.index,
-            term: self.refounded_term(&voters),
+            term: self.first_term_of_group(&voters),
             members: &ConfState::from((voters, Vec::new())),
             time: self.time,
             sessions: &Sessions::default(),
@@ -202,11 +207,11 @@ impl Snapshot {
 
     /// Encodes the state with its signatures.
     #[must_use]
-    pub fn encode_vouched(&self) -> Vec<u8> {
+    pub fn encode_with_vouchers(&self) -> Vec<u8> {
         [&self.bytes[..], &self.encode_vouchers()].concat()
     }
 
-    /// Encodes the part after the state in [`Snapshot::encode_vouched`].
+    /// Encodes the part after the state in [`Snapshot::encode_with_vouchers`].
     pub(crate) fn encode_vouchers(&self) -> Vec<u8> {
         let certificate = Certificate {
             statement: self.statement(),
@@ -222,13 +227,13 @@ impl Snapshot {
         bytes
     }
 
-    /// Checks and decodes bytes that [`Snapshot::encode_vouched`] wrote. You must check the
+    /// Checks and decodes bytes that [`Snapshot::encode_with_vouchers`] wrote. You must check the
     /// signatures yourself if you rely on them.
     ///
     /// # Errors
     /// If a single byte differs from those written.
-    pub fn decode_vouched(bytes: Bytes) -> Result<Self, SnapshotError> {
-        let missing = || refuse_start(&bytes);
+    pub fn decode_with_vouchers(bytes: Bytes) -> Result<Self, SnapshotError> {
+        let missing = || explain_bad_start(&bytes);
         if !bytes.starts_with(MAGIC) {
             return Err(missing());
         }
@@ -256,7 +261,7 @@ impl Snapshot {
 
     /// Returns the new group's term: the number of the founding in the highest bits, below it a
     /// hash of the state and voters, and below that space for a term for each election.
-    fn refounded_term(&self, voters: &[u64]) -> Term {
+    fn first_term_of_group(&self, voters: &[u64]) -> Term {
         let mut writer = Writer::default();
         writer.write_numbers(voters);
         let mut hasher = blake3::Hasher::new();
@@ -282,10 +287,10 @@ impl Snapshot {
     /// If a single byte differs from those written.
     pub fn decode(bytes: Bytes) -> Result<Self, SnapshotError> {
         let Some((content, closing)) = bytes.split_last_chunk::<DIGEST_BYTES>() else {
-            return Err(refuse_start(&bytes));
+            return Err(explain_bad_start(&bytes));
         };
         if !content.starts_with(MAGIC) {
-            return Err(refuse_start(content));
+            return Err(explain_bad_start(content));
         }
         let (wanted, found) = (Digest(*closing), Digest(*blake3::hash(content).as_bytes()));
         if wanted != found {
@@ -335,8 +340,8 @@ fn decode_history(reader: &mut Reader) -> Result<History, TruncationError> {
     Ok(History::from_open_tiles(size, open_tiles))
 }
 
-/// Returns why bytes with another beginning are not read.
-fn refuse_start(bytes: &[u8]) -> SnapshotError {
+/// Returns why bytes that do not begin with [`MAGIC`] are refused.
+fn explain_bad_start(bytes: &[u8]) -> SnapshotError {
     let begin = bytes.iter().take(MAGIC.len()).copied().collect();
     match bytes.strip_prefix(NAME) {
         Some([found, ..]) if *found != MAGIC[7] => SnapshotError::Layout {
@@ -403,10 +408,13 @@ mod tests {
 
     #[test]
     fn a_snapshot_of_another_release_is_refused_by_its_layout() {
-        let mut bytes = snapshot().encode_vouched();
+        let mut bytes = snapshot().encode_with_vouchers();
         bytes[7] = b'2';
         let wanted = SnapshotError::Layout { found: '2' };
-        assert_eq!(Snapshot::decode_vouched(bytes.into()).unwrap_err(), wanted);
+        assert_eq!(
+            Snapshot::decode_with_vouchers(bytes.into()).unwrap_err(),
+            wanted
+        );
         assert!(wanted.to_string().ends_with("reads layout 4"), "{wanted}");
     }
 
@@ -426,24 +434,24 @@ mod tests {
             machine: b"books and balances of another branch",
         });
         let elections = 1_000;
-        let first = one.to_genesis(&members).term.0;
+        let first = one.found_group(&members).term.0;
         assert_eq!(
             first,
-            one.to_genesis(&members).term.0,
+            one.found_group(&members).term.0,
             "one file, one group"
         );
         assert!(
             first > one.term.0 + (1 << 40),
             "no election of the old group comes here"
         );
-        for apart in [other.to_genesis(&members), one.to_genesis(&members[..2])] {
+        for apart in [other.found_group(&members), one.found_group(&members[..2])] {
             assert!(
                 first.abs_diff(apart.term.0) > elections,
                 "{first} {}",
                 apart.term
             );
         }
-        let again = one.to_genesis(&members).to_genesis(&members).term.0;
+        let again = one.found_group(&members).found_group(&members).term.0;
         assert!(again > first + (1 << 40), "{again}");
         assert!(again < u64::MAX >> 1, "an audit's own term stays above");
     }
@@ -467,13 +475,13 @@ mod tests {
             vouchers,
             ..snapshot()
         };
-        let bytes = snapshot.encode_vouched();
-        let read = Snapshot::decode_vouched(bytes.clone().into()).unwrap();
+        let bytes = snapshot.encode_with_vouchers();
+        let read = Snapshot::decode_with_vouchers(bytes.clone().into()).unwrap();
         assert_eq!(read.vouchers, snapshot.vouchers);
         for place in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[place] ^= 1;
-            let read = Snapshot::decode_vouched(damaged.into());
+            let read = Snapshot::decode_with_vouchers(damaged.into());
             assert!(read.is_err(), "byte {place}");
         }
         let bytes = snapshot.bytes;

@@ -439,7 +439,7 @@ pub fn snapshots_of(disk: &mut impl Disk) -> io::Result<Vec<LogIndex>> {
 pub fn read_snapshot(disk: &mut impl Disk, index: LogIndex) -> Result<Snapshot, StoreOpenError> {
     let name = snapshot_name(index);
     let bytes = Bytes::from(read_whole(disk, &name)?);
-    Snapshot::decode_vouched(bytes).map_err(|cause| match cause {
+    Snapshot::decode_with_vouchers(bytes).map_err(|cause| match cause {
         SnapshotError::Layout { found } => StoreOpenError::Layout { name, found },
         cause => StoreOpenError::Snapshot { name, cause },
     })

@@ -2,10 +2,12 @@
 //!
 //! [`Exchange`] is a pure, deterministic struct: `apply(now, batch)` in, outcomes and events out.
 //! It uses no devices, networks, clocks, threads, randomness or floating point, so every replica
-//! that applies the same batches at the same log times will hold the same state and the same
+//! that applies the same batches at the same log times (the times that the log states for them)
+//! holds the same state and the same
 //! [`Exchange::digest`]. If the exchange cannot carry out a command, it returns a [`Refusal`],
-//! which is a value. A lint forbids unchecked arithmetic, and the exchange panics only if it cannot
-//! trust its state. It counts the work of each batch in steps and bounds it by [`BATCH_STEPS`].
+//! which is a value. A lint forbids unchecked arithmetic, except in the modules that say why theirs
+//! cannot overflow, and the exchange panics only if it cannot trust its state. It counts the work
+//! of each batch in steps and bounds it by [`BATCH_STEPS`].
 //!
 //! ```
 //! use souk_market::*;

@@ -26,7 +26,7 @@ pub enum Limit {
     /// A bid pays at most this price, an ask accepts at least this price.
     Price(Price),
     /// A bid pays any price that its budget allows, an ask accepts any price. Such an order never
-    /// rests.
+    /// stays in the book.
     Market,
 }
 
@@ -34,13 +34,13 @@ pub enum Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeInForce {
-    /// Until its account cancels it.
+    /// Until its account cancels it (good till cancelled).
     Gtc,
-    /// Until this log time.
+    /// Until this log time, the time that the market's log states (good till date).
     Gtd(Millis),
-    /// Not at all: the exchange cancels the part that cannot trade at once.
+    /// Not at all: the exchange cancels the part that cannot trade at once (immediate or cancel).
     Ioc,
-    /// Not at all, and nothing trades unless the whole order can.
+    /// Not at all: nothing trades unless the whole order can trade at once (fill or kill).
     Fok,
 }
 
@@ -71,7 +71,7 @@ impl TimeInForce {
     }
 }
 
-/// Whether others than the buyer can end a lease early.
+/// Whether somebody other than the buyer can end a lease before its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Term {
@@ -81,7 +81,7 @@ pub enum Term {
     Spot,
 }
 
-/// The most spot prices of an ask.
+/// The largest number of spot prices that an ask can state.
 pub const SPOT_PRICES_MAX: usize = 4;
 
 /// The price of a device-second in a spot lease with this notice. In an ask, each spot price must
@@ -117,8 +117,9 @@ pub struct Ask {
     pub notice: Millis,
     /// Prices of spot leases that can end at shorter or longer notice; see [`SpotPrice`].
     pub spot: Vec<SpotPrice>,
-    /// The part of the price that a second costs in which the device is held and not used. If the
-    /// market's reserve is higher, that applies; more than 1,000 counts as 1,000.
+    /// The price of a second in which the buyer holds the device and does not use it, as a part of
+    /// the full price. If the market's reserve is higher, that applies; more than 1,000 counts as
+    /// 1,000.
     pub idle: Permille,
     /// The buyers that the ask accepts.
     pub accepts: BuyerFilter,
@@ -140,7 +141,8 @@ pub struct Bid {
     pub budget: Credits,
     /// The units to buy.
     pub quantity: Units,
-    /// Whether nothing trades unless all units can trade at once.
+    /// Whether nothing trades unless all units can trade at once. Unlike with [`TimeInForce::Fok`],
+    /// such a bid can stay in the book until they can.
     pub all_or_none: bool,
     /// The duration of each lease, in milliseconds.
     pub duration: Millis,
@@ -184,6 +186,6 @@ pub struct Trade {
     pub start: Millis,
     /// The log time at which the lease ends.
     pub deadline: Millis,
-    /// The terms of tokens, if the lease is for those.
+    /// The prices of tokens, if the provider sells a model's answers by the token.
     pub tokens: Option<TokenTerms>,
 }

@@ -53,6 +53,6 @@ mod tests {
 
     #[test]
     fn damaged_reports_are_refused_or_read_back() {
-        fuzzed::try_messages::<LeaseReport>(6, &[LeaseReport::default()]);
+        fuzzed::fuzz_decoder::<LeaseReport>(6, &[LeaseReport::default()]);
     }
 }

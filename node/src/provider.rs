@@ -556,7 +556,7 @@ impl Provider {
             let provider = self.clone();
             self.network
                 .serve_protocol(pieces::PROTOCOL, STREAMS_MAX, move |peer, stream| {
-                    provider.clone().on_follower(peer, stream)
+                    provider.clone().serve_follower(peer, stream)
                 });
         }
     }

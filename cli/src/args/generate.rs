@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use souk_node::scheduler::planning::Objective;
 
+use super::duration;
 use super::job::objective;
 use super::openai_key::OpenaiCommand;
 
@@ -95,9 +97,9 @@ pub struct OpenaiArgs {
     /// The loopback address to listen on; port 0 selects a free port.
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// How long to keep a session without a request, in seconds.
-    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
-    pub keep_alive: u64,
+    /// How long to keep a session without a request, such as 30s, 10m or 2h.
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
+    pub keep_alive: Duration,
     /// How many requests to answer at once, over one session; each has its own caches. With
     /// --local, at most as many as the machine's memory can hold.
     #[arg(long, default_value_t = 8, value_name = "N",
@@ -204,9 +206,9 @@ pub struct LeaseArgs {
     /// The objective, as in `souk submit`.
     #[arg(long, value_parser = objective(), default_value_t = Objective::Fastest)]
     pub prefer: Objective,
-    /// How long to wait for devices that others have leased, in seconds.
-    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
-    pub wait: u64,
+    /// How long to wait for devices that others have leased, such as 30s, 10m or 2h.
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = duration)]
+    pub wait: Duration,
     /// The folder for receipts.
     #[arg(short, long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,

@@ -18,7 +18,7 @@ const NO_COLOR: &str = "--no-color";
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = HELP_HEADING)]
 pub struct GlobalArgs {
-    /// The folder of the testnet or node.
+    /// The folder of the testnet, market or node.
     #[arg(
         long,
         global = true,

@@ -36,9 +36,9 @@ pub enum JobCommand {
     Cancel {
         /// The job's name, or its first digits.
         name: String,
-        /// How long to wait for the process that runs the job.
-        #[arg(long, default_value_t = 30, value_name = "SECONDS")]
-        wait: u64,
+        /// How long to wait for the process that runs the job, such as 30s or 10m.
+        #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration)]
+        wait: Duration,
     },
     /// Show the events of a job, with the time of each step.
     Logs {
@@ -116,11 +116,11 @@ pub struct JobArgs {
     /// multiplied by price.
     #[arg(long, value_parser = objective(), default_value_t = Objective::Balanced)]
     pub prefer: Objective,
-    /// The maximum time of the job, from its plan to its last output.
-    #[arg(long, value_name = "SECONDS")]
+    /// The maximum time of the job, from its plan to its last output, such as 30s, 10m or 2h.
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub deadline: Option<f64>,
-    /// The minimum notice that a provider must give before it takes its device back.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    /// The minimum notice that a provider must give before it takes its device back, such as 30s.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = seconds)]
     pub min_notice: f64,
     /// Use spot leases, which a provider can end with the notice it states and a higher bid can
     /// take; the job keeps what it computed until then.
@@ -141,12 +141,12 @@ pub struct JobArgs {
     pub verify: u8,
     /// The maximum time of a run whose length is unknown beforehand, such as a loop whose count
     /// comes in the run: 30s, 10m or 2h. souk extends its leases until then, within the budget.
-    #[arg(long, default_value = "600", value_name = "TIME", value_parser = seconds)]
+    #[arg(long, default_value = "10m", value_name = "TIME", value_parser = seconds)]
     #[serde(default = "time_max")]
     pub max_time: f64,
-    /// How long to wait for devices that others have leased, or for a match of --bid, such as 30s,
-    /// 10m or 2h.
-    #[arg(long, default_value = "5", value_name = "TIME", value_parser = seconds)]
+    /// How long to wait for devices that others have leased, or for a match of `souk submit --bid`,
+    /// such as 30s, 10m or 2h.
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = seconds)]
     pub wait: f64,
 }
 

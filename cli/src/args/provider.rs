@@ -1,12 +1,13 @@
 //! The arguments of `souk provider …`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use souk_folder::limits::LEASES_MAX;
 use souk_network::protocols::regions::NamedRegion;
 
-use super::{RunArgs, trade};
+use super::{RunArgs, duration, trade};
 
 /// Commands of a provider.
 #[derive(Debug, Subcommand)]
@@ -61,8 +62,8 @@ pub struct ProviderInitArgs {
     /// The address on which the provider listens.
     #[arg(long, value_name = "ADDRESS", default_value = "/ip4/0.0.0.0/tcp/0")]
     pub listen: String,
-    /// The device: `cpu`, `gpu` (or `gpu:` and a part of its name), or a name from `souk device
-    /// list` to emulate.
+    /// The device, as `souk device list` names it: `cpu`, `gpu` (or `gpu:` and a part of its name),
+    /// `cuda:N`, `onnxruntime:PROVIDER`, or one of the catalogue, which souk emulates.
     #[arg(long)]
     pub device: Option<String>,
     /// Sell a model of an inference engine instead of a device: the base URL of its OpenAI API,
@@ -236,7 +237,8 @@ pub struct LimitArgs {
 pub struct ProviderRunArgs {
     #[command(flatten)]
     pub run: RunArgs,
-    /// How long running leases can continue after a stop before they end with what is done.
-    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
-    pub drain: u64,
+    /// How long running leases can continue after a stop before they end with what is done, such
+    /// as 30s or 10m.
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
+    pub drain: Duration,
 }

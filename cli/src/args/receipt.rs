@@ -6,13 +6,13 @@ use clap::Subcommand;
 
 /// Commands on receipts.
 #[derive(Debug, Subcommand)]
-pub enum Receipt {
+pub enum ReceiptCommand {
     /// Check the arithmetic and both signatures of a receipt; no node needs to run.
     Verify {
         /// The receipt that `souk submit` wrote.
         file: PathBuf,
-        /// Also prove that the market settled it: that validators certify a history that has it.
-        /// You need the market's folder, and no account.
+        /// Also prove that the market settled it: validators certify a history that contains the
+        /// settlement. You need the market's folder, and no account.
         #[arg(long)]
         certified: bool,
         /// Write that proof to this file, which anyone can check offline.
@@ -42,7 +42,7 @@ pub struct ChainArgs {
     /// All receipts of the job, which `souk submit` wrote.
     #[arg(required = true, value_name = "RECEIPT")]
     pub receipts: Vec<PathBuf>,
-    /// An input of the job, as .npy or .safetensors; give each.
+    /// An input of the job, as .npy or .safetensors. Give all of them, each with its own --input.
     #[arg(short = 'i', long, value_name = "FILE")]
     pub input: Vec<PathBuf>,
     /// An output that one of the receipts must name.

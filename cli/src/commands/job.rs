@@ -5,7 +5,6 @@ mod results;
 mod watch;
 
 use std::path::Path;
-use std::time::Duration;
 
 use souk_folder::clock::unix_ms;
 use souk_node::buyer::Journal;
@@ -33,9 +32,7 @@ pub async fn run(folder: &Path, output: Output, command: &JobCommand) -> Outcome
         JobCommand::Resume { name } => resume_job(folder, output, name).await,
         JobCommand::Watch { name } => watch::watch_job(folder, output, name).await,
         JobCommand::Logs { name } => watch::show_events(folder, output, name),
-        JobCommand::Cancel { name, wait } => {
-            cancel::cancel_job(folder, output, name, Duration::from_secs(*wait)).await
-        }
+        JobCommand::Cancel { name, wait } => cancel::cancel_job(folder, output, name, *wait).await,
         JobCommand::Explain { name } => results::explain_job(folder, output, name),
         JobCommand::Result { name, out, format } => results::show_result(
             folder,

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::time::Duration;
 
 use souk_folder::config::{self, KEY_FILE, ProviderFile, VALIDATOR_FILE};
 use souk_folder::facts::FactLogError;
@@ -89,7 +88,7 @@ pub async fn run_provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
     watched.serve_metrics(provider.page_maker());
     let sold = provider.advertised_resources();
     report_ready(&show::device_label(sold.model.as_str(), sold.emulated));
-    let patience = Duration::from_secs(args.drain);
+    let patience = args.drain;
     #[expect(
         clippy::async_yields_async,
         reason = "the second request is awaited later"

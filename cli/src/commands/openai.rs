@@ -193,7 +193,7 @@ async fn serve_model(folder: &Path, output: Output, args: &OpenaiArgs, model: &P
     let engine = opening.await?;
     let (access, path) = load_access(folder, args)?;
     let options = ServingOptions {
-        keep_alive: Duration::from_secs(args.keep_alive),
+        keep_alive: args.keep_alive,
         drafts_max: args.place.draft,
         is_embedding: args.embeddings,
         aliases: args.alias.clone(),

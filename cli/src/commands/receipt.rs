@@ -12,11 +12,11 @@ use souk_node::client::reach;
 use souk_node::client::settlement::{
     ProofFault, ReceiptProof, Settlement, SettlementError, list_founders, prove_receipt,
 };
-use souk_node::market::{Acceptance, Command, Genesis, Receipt as Signed, ReceiptFault};
+use souk_node::market::{Acceptance, Command, Genesis, Receipt, ReceiptFault};
 
 use super::account::{from_trade, out_of_turn, own_trader};
 use super::uncertified::fail_uncertified;
-use crate::args::{Output, Receipt};
+use crate::args::{Output, ReceiptCommand};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_reach};
 use crate::{files, show};
@@ -26,9 +26,9 @@ const TRIES_MAX: u32 = 8;
 const TRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs a command on receipts.
-pub async fn run(folder: &Path, output: Output, command: &Receipt) -> Outcome {
+pub async fn run(folder: &Path, output: Output, command: &ReceiptCommand) -> Outcome {
     match command {
-        Receipt::Verify {
+        ReceiptCommand::Verify {
             file,
             certified,
             proof_output,
@@ -38,8 +38,8 @@ pub async fn run(folder: &Path, output: Output, command: &Receipt) -> Outcome {
             (None, true) => certify_receipt(folder, output, file, proof_output.as_deref()).await,
             (None, false) => verify_receipt(output, file),
         },
-        Receipt::Chain(args) => chain::check_chain(folder, output, args),
-        Receipt::Prove { first, second } => prove(folder, output, [first, second]).await,
+        ReceiptCommand::Chain(args) => chain::check_chain(folder, output, args),
+        ReceiptCommand::Prove { first, second } => prove(folder, output, [first, second]).await,
     }
 }
 
@@ -57,7 +57,7 @@ fn verify_receipt(output: Output, file: &Path) -> Outcome {
 }
 
 /// Reads a receipt and verifies its arithmetic and signatures.
-fn read_signed(file: &Path) -> Result<Signed, Failure> {
+fn read_signed(file: &Path) -> Result<Receipt, Failure> {
     let receipt = files::read_receipt(file)?;
     receipt.verify().map_err(|fault| {
         let hint = "do not count it as paid or done work";
@@ -137,7 +137,7 @@ fn read_market(folder: &Path) -> Result<MarketFile, Failure> {
 }
 
 /// Refuses a receipt of another market before anybody is asked.
-fn check_market(receipt: &Signed, genesis: &Genesis) -> Outcome {
+fn check_market(receipt: &Receipt, genesis: &Genesis) -> Outcome {
     let (found, wanted) = (receipt.body.market, genesis.market_id());
     if found == wanted {
         return Ok(());
@@ -147,7 +147,7 @@ fn check_market(receipt: &Signed, genesis: &Genesis) -> Outcome {
     Err(Failure::new(Kind::Verification, cause, hint))
 }
 
-fn print_settlement(output: Output, receipt: &Signed, found: &Settlement, members: usize) {
+fn print_settlement(output: Output, receipt: &Receipt, found: &Settlement, members: usize) {
     match output {
         Output::Json => show::print_json(&json!({
             "valid": true,
@@ -208,7 +208,7 @@ async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
         })?;
         receipts.push(receipt);
     }
-    let pair: [Signed; 2] = receipts.try_into().expect("each file is one receipt");
+    let pair: [Receipt; 2] = receipts.try_into().expect("each file is one receipt");
     if let Some(cause) = reason_not_contradictory(&pair) {
         let hint =
             "give two receipts of one lease for the same graph and inputs, with different outputs";
@@ -231,7 +231,7 @@ async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
 }
 
 /// Returns why two receipts do not contradict each other, or `None` if they do.
-fn reason_not_contradictory([first, second]: &[Signed; 2]) -> Option<String> {
+fn reason_not_contradictory([first, second]: &[Receipt; 2]) -> Option<String> {
     let (one, other) = (&first.body, &second.body);
     let differs = [
         ("markets", one.market != other.market),

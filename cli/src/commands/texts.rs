@@ -4,7 +4,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use souk_llm::model::LanguageModel;
 use souk_llm::sampling::Sampling;
@@ -68,7 +67,7 @@ pub fn lease_limits(args: &LeaseArgs) -> Result<Limits, Failure> {
             true => EmulatedDevices::Accepted,
             false => EmulatedDevices::default(),
         },
-        wait: Duration::from_secs(args.wait),
+        wait: args.wait,
         objective: args.prefer,
         ..Limits::default()
     })

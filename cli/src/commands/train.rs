@@ -1,5 +1,6 @@
-//! `souk train`: trains an ONNX model of the user, a language model or an adapter of one, on a
-//! device that it leases, from files to files.
+//! `souk train`: trains the user's ONNX model, a language model, or an adapter of one, on devices
+//! that it leases, and writes the result to files. It also shows the plan of a run, resumes runs
+//! and lists them.
 
 mod failures;
 #[cfg(feature = "generate")]
@@ -39,18 +40,18 @@ use progress::Progress;
 use report::{TrainingReport, WrittenModel};
 use subject::Subject;
 
-/// The numbers of a run that depend on what is trained.
+/// The settings of a run that the user did not give; they depend on the kind of model.
 struct SettingDefaults {
-    /// Number of steps; none for three epochs.
+    /// Number of steps; `None`: as many as [`EPOCHS`] epochs need.
     steps: Option<u64>,
     batch: usize,
     learning_rate: f64,
 }
 
-/// The epochs of a run that states no number of steps.
+/// The epochs of a run for which nobody states steps or epochs.
 const EPOCHS: u64 = 3;
 
-/// Runs a command on training.
+/// Runs `souk train` or one of its subcommands.
 pub async fn run(folder: &Path, output: Output, train: &Train) -> Outcome {
     match train {
         Train::Run(args) => begin_run(folder, output, args).await,
@@ -62,7 +63,7 @@ pub async fn run(folder: &Path, output: Output, train: &Train) -> Outcome {
     }
 }
 
-/// Begins a run, or shows its plan.
+/// Trains to the last step, or with `--plan` only shows the plan and its price.
 async fn begin_run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
     if !args.plan {
         let written = train_to_end(folder, output, args, Lasting::Yes).await?;
@@ -130,7 +131,7 @@ struct PreparedRun<'a> {
     lasting: Lasting,
 }
 
-/// Whether the market and the files of a run outlive the command, so that it can be resumed.
+/// Whether a run can be resumed: its market and its files outlive the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lasting {
     Yes,
@@ -203,7 +204,7 @@ impl PreparedRun<'_> {
     }
 }
 
-/// Passes on what stops the run.
+/// Waits for requests to stop (Ctrl-C, or a closed input), and passes each one on to the run.
 async fn stop_on_request(cancel: Arc<Notify>, until_stdin_closes: bool) {
     let mut stops = stop::Requests::new();
     // A closed input is one request: the steps under way are kept.
@@ -218,7 +219,7 @@ async fn stop_on_request(cancel: Arc<Notify>, until_stdin_closes: bool) {
     }
 }
 
-/// Reads what is trained, and checks the run.
+/// Reads the model and the examples, and checks the settings of the run.
 fn prepare_run(args: &TrainArgs, unix_seconds: u64) -> Result<(Subject, Training), Failure> {
     let Some(data) = &args.data else {
         let (model, training) = onnx_model::prepare_run(args)?;
@@ -238,10 +239,10 @@ fn prepare_run(args: &TrainArgs, unix_seconds: u64) -> Result<(Subject, Training
     }
 }
 
-/// Returns the optimiser that the arguments describe.
+/// Returns the optimiser that the arguments describe; refuses arguments that do not fit it.
 fn read_optimizer(args: &TrainArgs) -> Result<Optimizer, Failure> {
     if args.momentum.is_some() && args.optimizer != OptimizerName::Sgd {
-        let cause = "--momentum is of sgd, and the optimiser is adamw";
+        let cause = "--momentum works only with sgd, and the optimiser is adamw";
         return Err(Failure::new(Kind::Usage, cause, "add --optimizer sgd"));
     }
     let momentum = args.momentum.unwrap_or(0.0);
@@ -256,7 +257,7 @@ fn read_optimizer(args: &TrainArgs) -> Result<Optimizer, Failure> {
     if let Some(decay) = args.weight_decay
         && !(decay.is_finite() && decay >= 0.0)
     {
-        let cause = format!("the weight decay {decay} is no number from 0");
+        let cause = format!("the weight decay {decay} is not a number of at least 0");
         return Err(Failure::new(
             Kind::Input,
             cause,
@@ -279,7 +280,7 @@ fn read_optimizer(args: &TrainArgs) -> Result<Optimizer, Failure> {
     })
 }
 
-/// Returns how long and how fast to train by a recipe.
+/// Returns the settings of a run: its steps, batch, learning rate, order of examples and workers.
 fn read_settings(
     args: &TrainArgs,
     data: &TrainingData,
@@ -319,7 +320,8 @@ fn read_settings(
     }
 }
 
-/// Returns held-out examples with the steps from one evaluation to the next.
+/// Says how often souk evaluates on held-out examples: by default once for each pass over the data,
+/// rounded up to a step that is kept.
 fn with_period(
     args: &TrainArgs,
     settings: &TrainingSettings,

@@ -1,7 +1,6 @@
 //! `souk validator …`: manages a validator's folder, its membership, and its backups.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::json;
 use souk_api::member::{MemberView, MembersView};
@@ -30,12 +29,12 @@ pub async fn run(folder: &Path, output: Output, command: Validator) -> Outcome {
         Validator::List => list_validators(folder, output).await,
         Validator::Add { address, order } => {
             let operator = connect_operator(folder, &order).await?;
-            let added = operator.add(&address, wait_time(&order)).await;
+            let added = operator.add(&address, order.wait).await;
             report_change(output, added, "votes")
         }
         Validator::Remove { id, order } => {
             let operator = connect_operator(folder, &order).await?;
-            let removed = operator.remove(id, wait_time(&order)).await;
+            let removed = operator.remove(id, order.wait).await;
             report_change(output, removed, "has left for good")
         }
         Validator::TransferLeader { id, order } => {
@@ -196,10 +195,6 @@ fn restore_validator(folder: &Path, output: Output, file: &Path, new_market: boo
     );
     show::print_result(output, &facts, &text);
     Ok(())
-}
-
-fn wait_time(order: &OrderArgs) -> Duration {
-    Duration::from_secs(order.wait)
 }
 
 /// Connects to the market with its operator's key.

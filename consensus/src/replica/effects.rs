@@ -111,7 +111,7 @@ impl<M: StateMachine> Replica<M> {
         let mut ready = self.raw.ready();
         let snapshot = (!ready.snapshot().is_empty()).then(|| {
             let bytes = ready.snapshot().data.clone();
-            Snapshot::decode_vouched(bytes).expect("it was decoded when it was received")
+            Snapshot::decode_with_vouchers(bytes).expect("it was decoded when it was received")
         });
         let must_sync = ready.must_sync();
         let entries = ready.take_entries();

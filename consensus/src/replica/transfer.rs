@@ -301,7 +301,7 @@ impl<M: StateMachine> Replica<M> {
             .mut_snapshot()
             .mut_metadata()
             .set_conf_state(snapshot.members.clone());
-        offer.mut_snapshot().data = snapshot.encode_vouched().into();
+        offer.mut_snapshot().data = snapshot.encode_with_vouchers().into();
         Ok(self.step_raft(offer)?)
     }
 

@@ -43,7 +43,7 @@ pub enum FrameError {
         /// The payload's length in bytes.
         payload_bytes: usize,
     },
-    /// A whole frame belongs elsewhere.
+    /// The frame is intact, but belongs elsewhere.
     #[error("frame {found} of segment {segment} is in the place of frame {wanted}")]
     Misplaced {
         /// The expected frame number.
@@ -64,7 +64,7 @@ pub(super) struct Frame {
     pub end: usize,
 }
 
-/// Returns the bytes of a frame, including padding.
+/// Returns the length of a frame with this payload, header and padding included.
 pub(super) fn padded_length(payload_bytes: usize) -> u64 {
     (HEADER_BYTES + payload_bytes).next_multiple_of(HEADER_BYTES) as u64
 }
@@ -76,12 +76,13 @@ pub(super) fn begin_payload(mut buffer: Vec<u8>) -> Writer {
     Writer::from_vec(buffer)
 }
 
-/// Returns the bytes written after [`begin`].
+/// Returns the number of bytes written after [`begin_payload`].
 pub(super) fn payload_bytes(writer: &Writer) -> usize {
     writer.len() - HEADER_BYTES
 }
 
-/// Turns the bytes written after [`begin`] into a frame for `offset` of `segment`.
+/// Turns the bytes written after [`begin_payload`] into the frame with this number, at `offset` of
+/// `segment`.
 pub(super) fn seal_payload(writer: Writer, segment: u64, number: u64, offset: u64) -> Vec<u8> {
     let mut frame = writer.into_bytes();
     let payload = &frame[HEADER_BYTES..];
@@ -92,17 +93,18 @@ pub(super) fn seal_payload(writer: Writer, segment: u64, number: u64, offset: u6
     header.write_u64(segment);
     header.write_u64(number);
     header.write_u32(payload_bytes);
-    header.write_u32(blank_parts(payload, payload_start(offset)));
-    header.write_raw(&payload_digest(payload));
+    header.write_u32(blank_sectors(payload, payload_start(offset)));
+    header.write_raw(&short_digest(payload));
     let mut header = header.into_bytes();
-    let closing = payload_digest(&header);
+    let closing = short_digest(&header);
     header.extend_from_slice(&closing);
     frame[..HEADER_BYTES].copy_from_slice(&header);
     frame.resize(total, 0);
     frame
 }
 
-/// Decodes the frame at `offset` of a whole segment.
+/// Decodes the frame at `offset` in the bytes of a segment, and checks that it has the wanted
+/// number.
 pub(super) fn decode(
     bytes: &Bytes,
     offset: usize,
@@ -142,21 +144,21 @@ struct Header {
     segment: u64,
     number: u64,
     payload_bytes: usize,
-    blank_parts: u32,
+    blank_sectors: u32,
     digest: [u8; DIGEST_BYTES],
 }
 
 impl Header {
     fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let (fields, closing) = bytes.split_at(FIELDS_BYTES);
-        if fields[..8] != MAGIC || payload_digest(fields) != closing {
+        if fields[..8] != MAGIC || short_digest(fields) != closing {
             return None;
         }
         Some(Self {
             segment: u64::from_le_bytes(fields[8..16].try_into().ok()?),
             number: u64::from_le_bytes(fields[16..24].try_into().ok()?),
             payload_bytes: u32::from_le_bytes(fields[24..28].try_into().ok()?) as usize,
-            blank_parts: u32::from_le_bytes(fields[28..32].try_into().ok()?),
+            blank_sectors: u32::from_le_bytes(fields[28..32].try_into().ok()?),
             digest: fields[32..48].try_into().ok()?,
         })
     }
@@ -174,15 +176,15 @@ fn verify_payload(
         return Err(damaged);
     }
     let payload = bytes.slice(range.clone());
-    if payload_digest(&payload) == header.digest {
+    if short_digest(&payload) == header.digest {
         return Ok(payload);
     }
-    let unwritten = blank_parts(&payload, range.start) > header.blank_parts;
+    let unwritten = blank_sectors(&payload, range.start) > header.blank_sectors;
     Err(if unwritten { FrameError::Torn } else { damaged })
 }
 
 /// Returns the number of the frame whose header is at `offset`, if there is one.
-pub(super) fn number_at(bytes: &Bytes, offset: usize) -> Option<u64> {
+pub(super) fn read_frame_number(bytes: &Bytes, offset: usize) -> Option<u64> {
     let header = bytes
         .get(offset..)?
         .first_chunk()
@@ -192,7 +194,12 @@ pub(super) fn number_at(bytes: &Bytes, offset: usize) -> Option<u64> {
 
 /// Returns the offset of a whole header of `segment` with a number above `number`, at or after
 /// `offset`.
-pub(super) fn find_later(bytes: &Bytes, offset: usize, segment: u64, number: u64) -> Option<usize> {
+pub(super) fn find_later_frame(
+    bytes: &Bytes,
+    offset: usize,
+    segment: u64,
+    number: u64,
+) -> Option<usize> {
     let starts = (offset..bytes.len().saturating_sub(HEADER_BYTES)).step_by(HEADER_BYTES);
     starts.into_iter().find(|start| {
         let header = bytes[*start..].first_chunk().and_then(Header::decode);
@@ -209,8 +216,9 @@ fn payload_start(offset: u64) -> usize {
     usize::try_from(offset).expect("a segment fits memory") + HEADER_BYTES
 }
 
-/// Returns how many of the sectors that the payload touches hold only zeros of it.
-fn blank_parts(payload: &[u8], start: usize) -> u32 {
+/// Returns the number of sectors in which the payload has only zeros. If more are zero on disk than
+/// when the frame was written, some were never written.
+fn blank_sectors(payload: &[u8], start: usize) -> u32 {
     let first = (SECTOR_BYTES - start % SECTOR_BYTES) % SECTOR_BYTES;
     let (head, rest) = payload.split_at(first.min(payload.len()));
     let blank = |part: &&[u8]| !part.is_empty() && is_blank(part);
@@ -218,7 +226,7 @@ fn blank_parts(payload: &[u8], start: usize) -> u32 {
     u32::try_from(count).expect("a payload has fewer sectors than bytes")
 }
 
-fn payload_digest(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
+fn short_digest(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
     let whole = blake3::hash(bytes);
     *whole
         .as_bytes()

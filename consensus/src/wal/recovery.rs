@@ -199,7 +199,9 @@ impl Scan {
         };
         let mut offset = 0;
         loop {
-            let wanted = self.next_frame.or_else(|| frame::number_at(bytes, offset));
+            let wanted = self
+                .next_frame
+                .or_else(|| frame::read_frame_number(bytes, offset));
             match frame::decode(bytes, offset, number, wanted.unwrap_or(0)) {
                 Ok(frame) => {
                     self.on_frame(&frame, &mut segment)
@@ -268,7 +270,7 @@ impl Scan {
             return Err(damage_error(number, offset, WalDamage::Frame { cause }));
         }
         let expected = self.next_frame.unwrap_or(0);
-        if torn && let Some(later) = frame::find_later(bytes, offset, number, expected) {
+        if torn && let Some(later) = frame::find_later_frame(bytes, offset, number, expected) {
             let damage = WalDamage::NotLast {
                 cause,
                 later: later as u64,

@@ -193,7 +193,7 @@ fn forge(folder: &Path, text: &[u8], other: &[u8]) {
 
 /// Writes a snapshot of the folder anew, with a digest that fits.
 fn rewrite(path: &Path, change: impl FnOnce(&mut Vec<u8>, &mut Digest)) {
-    let snapshot = Snapshot::decode_vouched(std::fs::read(path).unwrap().into()).unwrap();
+    let snapshot = Snapshot::decode_with_vouchers(std::fs::read(path).unwrap().into()).unwrap();
     let (mut machine, mut state) = (snapshot.machine.to_vec(), snapshot.state);
     change(&mut machine, &mut state);
     let forged = Snapshot::new(&SnapshotParts {
@@ -207,7 +207,7 @@ fn rewrite(path: &Path, change: impl FnOnce(&mut Vec<u8>, &mut Digest)) {
         state,
         machine: &machine,
     });
-    std::fs::write(path, forged.encode_vouched()).unwrap();
+    std::fs::write(path, forged.encode_with_vouchers()).unwrap();
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn read_tensor(
     if path.is_file() {
         let texts: Vec<String> = serde_json::from_slice(&read(&path)?)
             .map_err(|cause| ConformanceError::Meta { path, cause })?;
-        let numbers: Vec<i64> = texts.iter().map(|text| words.intern_text(text)).collect();
+        let numbers: Vec<i64> = texts.iter().map(|text| words.intern_string(text)).collect();
         let tensor = Tensor::from_vec(dims.clone(), numbers);
         return Ok(tensor.map_err(|error| error.to_string()));
     }

@@ -146,7 +146,7 @@ impl Driver {
         let (major, minor) = context.compute_capability().map_err(error_text)?;
         let stream = context.new_stream().map_err(error_text)?;
         let capability = to_capability(major, minor);
-        let products = match library::has_products() {
+        let products = match library::has_cublaslt() {
             true => Some(CublasLt::open(stream.clone(), capability)?),
             false => None,
         };

@@ -1,27 +1,25 @@
-//! The CUDA libraries that are present. This module opens them first, because the layer below ends
-//! the process if one is missing.
+//! Checks which of CUDA's libraries this machine has. souk must check before it calls cudarc,
+//! because cudarc panics if a library is missing.
 
-#![expect(
-    unsafe_code,
-    reason = "opening a library runs what that does when it is opened"
-)]
+#![expect(unsafe_code, reason = "opening a library runs its initialisers")]
 
 use thiserror::Error;
 
-/// A library that is not there.
+/// A CUDA library that this machine does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("CUDA is absent: {library} not found; {remedy}")]
 pub struct MissingLibrary {
     /// File name of the library.
     pub library: &'static str,
-    /// Where it comes from.
+    /// What to install to get it.
     pub remedy: &'static str,
 }
 
-/// Whether the driver and the compiler are there. You must check this before you open a card.
+/// Checks that the driver's library and the compiler's are there. You must call this before you
+/// open a card.
 ///
 /// # Errors
-/// [`MissingLibrary`], the first that is not.
+/// Returns the first library that is missing.
 pub fn check_libraries() -> Result<(), MissingLibrary> {
     // SAFETY: this opens a library, if there is one, and reads nothing in it.
     let driver = unsafe { cudarc::driver::sys::is_culib_present() };
@@ -42,8 +40,9 @@ pub fn check_libraries() -> Result<(), MissingLibrary> {
     Ok(())
 }
 
-/// Whether the library of matrix products is there; without it products take our own kernel.
-pub(super) fn has_products() -> bool {
+/// Returns whether cuBLASLt is there, the library of matrix products. Without it, souk's own kernel
+/// computes products.
+pub(super) fn has_cublaslt() -> bool {
     // SAFETY: this opens a library, if there is one, and reads nothing in it.
     unsafe { cudarc::cublaslt::sys::is_culib_present() }
 }

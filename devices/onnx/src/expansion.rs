@@ -111,7 +111,7 @@ pub fn expand_model(model: &mut ModelProto) -> Result<Meanings, ExpansionError> 
     if let Some(graph) = &mut model.graph {
         sparse::resolve_sparse(graph);
         optionals::resolve_optionals(graph);
-        string_table::number_graph(graph, &mut meanings.texts);
+        string_table::replace_strings(graph, &mut meanings.texts);
         meanings.preparation = preparation::extract_preparation(graph, &mut meanings.texts);
         let facts = written_out(graph, &Facts::new(opset), &mut meanings)?;
         lists::give_outputs(graph, &facts, &meanings.columns)?;
@@ -176,7 +176,7 @@ fn expand_node(body: &mut ExpansionBuilder<'_>) -> Option<()> {
 fn expand_standard(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     match body.call().op_type() {
         "SimplifiedLayerNormalization" => activation::root_mean_square(body),
-        "Cast" if body.is_text(0) && string_table::is_text_cast(body.call()) => {
+        "Cast" if body.is_string(0) && string_table::casts_to_string(body.call()) => {
             let value = body.input_name(0)?.to_owned();
             body.set_output(0, &value);
             Some(())

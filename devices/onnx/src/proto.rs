@@ -1,8 +1,9 @@
 //! The ONNX protobuf messages, with the field numbers of the ONNX project's `onnx.proto`.
 //!
 //! They are written by hand for prost's derive, so that no build needs `protoc`. They include every
-//! field of the schema, so a model that you decode and encode will lose nothing. Scalars whose
-//! presence the ONNX checker tests are `Option`; `raw_data` is [`Bytes`], so if you decode from
+//! field of the schema, so a model that you decode and encode loses nothing. The messages of
+//! multi-device models are in `placement.rs`. Scalars whose presence the ONNX checker tests are
+//! `Option`; `raw_data` is [`Bytes`], so if you decode from
 //! [`Bytes`], the weights share the file's memory. Repeated numbers that the schema does not pack
 //! stay unpacked, as the reference implementation writes them.
 
@@ -225,13 +226,15 @@ pub struct TensorProto {
     /// Element type: see [`DataType`].
     #[prost(int32, optional, tag = "2")]
     pub data_type: Option<i32>,
-    /// Part of a tensor stored in pieces; never written by current tools.
+    /// The range of elements that this message has, if a tensor is stored in pieces; current tools
+    /// never write it.
     #[prost(message, optional, tag = "3")]
     pub segment: Option<Segment>,
     /// Values of `Float` and `Complex64`.
     #[prost(float, repeated, tag = "4")]
     pub float_data: Vec<f32>,
-    /// Values of the integers up to 32 bits, `Bool` and the floats below 32 bits (as bits).
+    /// Values of `Int32`, of the integers below 32 bits, of `Bool`, and of the floats below 32 bits
+    /// (as bits). `Uint32` is in `uint64_data`.
     #[prost(int32, repeated, tag = "5")]
     pub int32_data: Vec<i32>,
     /// Values of `String`.

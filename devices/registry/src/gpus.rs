@@ -33,7 +33,8 @@ fn measure_gpu(gpu: Gpu) -> Gpu {
     let mut profile = gpu.profile().clone();
     // The GPU computes bfloat16, the upper halves of floats, in 32 bits.
     measured.write_to_profile(&mut profile, &[DType::Bf16]);
-    // A software GPU would compute the products of 16-bit floats for seconds.
+    // A software GPU (`Custom`) would take seconds for the products of 16-bit floats, so it states
+    // the figure of 32 bits, unmeasured.
     let operations_per_second = match profile.kind {
         ProcessorKind::Custom => measured.f32_operations_per_second,
         _ => measure::product_rate(&gpu, DType::F16),

@@ -28,7 +28,7 @@ const FOLDER: &str = "buyer/contents";
 pub const CONTENT_BYTES_MAX: u64 = 2 << 30;
 
 /// Largest size of all contents together, in bytes.
-const ALL_BYTES_MAX: u64 = 16 << 30;
+const TOTAL_BYTES_MAX: u64 = 16 << 30;
 
 /// Longest pause between two chunks of an upload.
 const STALL_MAX: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 const UNSYNCED_BYTES: u64 = 8 << 20;
 
 /// File ending of an incomplete upload.
-const PART: &str = "part";
+const DRAFT_EXTENSION: &str = "part";
 
 /// The folder of uploaded contents.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub struct Contents {
     /// not write to one file.
     upload_count: AtomicU64,
     /// A thread must hold this while it counts and removes files.
-    counting: Mutex<()>,
+    eviction_lock: Mutex<()>,
 }
 
 impl Contents {
@@ -60,14 +60,17 @@ impl Contents {
         fs::create_dir_all(&folder)?;
         for entry in fs::read_dir(&folder)? {
             let path = entry?.path();
-            if path.extension().is_some_and(|ending| ending == PART) {
+            if path
+                .extension()
+                .is_some_and(|ending| ending == DRAFT_EXTENSION)
+            {
                 fs::remove_file(path)?;
             }
         }
         Ok(Contents {
             folder,
             upload_count: AtomicU64::new(0),
-            counting: Mutex::default(),
+            eviction_lock: Mutex::default(),
         })
     }
 
@@ -81,21 +84,22 @@ impl Contents {
         fs::metadata(self.path(id)).ok().map(|found| found.len())
     }
 
-    /// Stores an upload and returns whether the content is new.
+    /// Stores an upload and returns whether the content is new. If it is not, the bytes are dropped
+    /// unchecked.
     ///
     /// # Errors
     /// Fails if the body breaks off, does not match its name, is too long, or cannot be written.
     pub async fn store_upload(&self, id: ContentId, body: Body) -> Result<bool, Problem> {
         let is_new = self.content_length(&id).is_none();
         let number = self.upload_count.fetch_add(1, Ordering::Relaxed);
-        let draft = self.folder.join(format!("{id}-{number}.{PART}"));
+        let draft = self.folder.join(format!("{id}-{number}.{DRAFT_EXTENSION}"));
         let came = match is_new {
             true => write(&draft, id, body).await,
             false => drain_body(body).await,
         };
         if is_new && came.is_ok() {
             let kept = fs::rename(&draft, self.path(&id)).map_err(Problem::unexpected_failure);
-            self.make_room();
+            self.evict_oldest();
             return kept.map(|()| true);
         }
         if is_new {
@@ -106,8 +110,8 @@ impl Contents {
     }
 
     /// Removes the oldest contents until the rest fits the limit.
-    fn make_room(&self) {
-        let _counting = self.counting.lock();
+    fn evict_oldest(&self) {
+        let _counting = self.eviction_lock.lock();
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut files: Vec<_> = entries
             .filter_map(|entry| {
@@ -118,7 +122,7 @@ impl Contents {
         files.sort();
         let mut all: u64 = files.iter().map(|(_, length, _)| length).sum();
         for (_, length, path) in files {
-            if all <= ALL_BYTES_MAX {
+            if all <= TOTAL_BYTES_MAX {
                 break;
             }
             // If this fails, a later call will remove the file.
@@ -158,7 +162,7 @@ impl Contents {
 /// Returns the problem of a content that does not exist.
 pub fn missing_content(id: &ContentId) -> Problem {
     let detail = format!("the content {id} is not here");
-    Problem::not_found(detail, "bring it by PUT /v1/contents/{blake3}")
+    Problem::not_found(detail, "upload it with PUT /v1/contents/{blake3}")
         .with("content", id.to_string())
 }
 
@@ -202,7 +206,7 @@ async fn write(path: &Path, id: ContentId, body: Body) -> Result<(), Problem> {
     let found = hash.finalize();
     if found.as_bytes() != id.as_bytes() {
         let detail = format!("the BLAKE3 of these {length} bytes is {found}, not {id}");
-        let hint = "bring them under that name";
+        let hint = "upload them under that name";
         return Err(
             Problem::new(Code::Verification, detail, hint).with("blake3", found.to_string())
         );

@@ -1,9 +1,12 @@
-//! Splits long lists into pages. A cursor names the entry behind which the next page begins, so
-//! that a client sees each entry once although entries come and go meanwhile.
+//! Splits long lists into pages. A cursor holds the key of the last entry of a page. The next page
+//! begins after that key, so a client sees no entry twice, even if entries come and go between its
+//! requests.
 
 use axum::Json;
+use axum::extract::Request;
 use axum::http::HeaderValue;
 use axum::http::header::LINK;
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -16,15 +19,15 @@ const LIMIT: usize = 100;
 /// Largest number of entries on a page.
 const LIMIT_MAX: usize = 1_000;
 
-/// Which page.
+/// The query parameters that select a page.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct Paging {
-    /// Entries at most: 1 to 1000, else 100.
+    /// The largest number of entries: 1 to 1000; 100 if absent.
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<usize>,
-    /// Where the last page ended, as its `next` says.
+    /// The `next` of the page before; absent for the first page.
     pub cursor: Option<String>,
 }
 
@@ -33,7 +36,7 @@ pub struct Paging {
 pub struct Page<T> {
     /// The entries.
     pub items: Vec<T>,
-    /// The cursor of the next page; null where this is the last.
+    /// The cursor of the next page; null if this is the last.
     pub next: Option<String>,
 }
 
@@ -54,11 +57,12 @@ impl Paging {
 }
 
 impl<T> Page<T> {
-    /// Returns the page behind the cursor, from a list sorted by its keys.
+    /// Returns the page after the cursor of `all`, sorted by key. Keys must be unique; `parse` and
+    /// `write` turn a key from and into a cursor.
     ///
     /// # Errors
     /// Fails if the limit or the cursor is invalid.
-    pub fn from_sorted<K: Ord>(
+    pub fn from_entries<K: Ord>(
         mut all: Vec<T>,
         key: impl Fn(&T) -> K,
         paging: &Paging,
@@ -68,7 +72,7 @@ impl<T> Page<T> {
         let limit = paging.page_limit()?;
         let behind = paging.cursor.as_deref().map(|cursor| {
             let known = parse(cursor);
-            known.ok_or_else(|| Problem::malformed_input("cursor is none that a page gave"))
+            known.ok_or_else(|| Problem::malformed_input("the cursor is not the `next` of a page"))
         });
         let behind = behind.transpose()?;
         all.retain(|one| behind.as_ref().is_none_or(|behind| key(one) > *behind));
@@ -82,21 +86,45 @@ impl<T> Page<T> {
 
 impl<T: Serialize> IntoResponse for Page<T> {
     fn into_response(self) -> Response {
-        let link = self
-            .next
-            .as_ref()
-            .map(|next| format!("<?cursor={next}>; rel=\"next\""));
-        let link = link.and_then(|link| HeaderValue::try_from(link).ok());
+        let next = self.next.clone().map(NextCursor);
         let mut response = Json(self).into_response();
-        if let Some(link) = link {
-            response.headers_mut().insert(LINK, link);
+        if let Some(next) = next {
+            response.extensions_mut().insert(next);
         }
         response
     }
 }
 
+/// The cursor of the page after the one that a response contains.
+#[derive(Clone)]
+struct NextCursor(String);
+
+/// Adds a `Link` header for the next page to a page of a list: the query of the request, with the
+/// next cursor.
+pub async fn link_next_page(request: Request, next: Next) -> Response {
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let mut response = next.run(request).await;
+    let link = response.extensions().get::<NextCursor>().map(|cursor| {
+        let kept = query.split('&').filter(|pair| !pair.starts_with("cursor="));
+        let kept = kept.filter(|pair| !pair.is_empty());
+        let kept: String = kept.map(|pair| format!("{pair}&")).collect();
+        format!("<?{kept}cursor={}>; rel=\"next\"", cursor.0)
+    });
+    let link = link.and_then(|link| HeaderValue::try_from(link).ok());
+    if let Some(link) = link {
+        response.headers_mut().insert(LINK, link);
+    }
+    response
+}
+
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::middleware::from_fn;
+    use axum::routing::get;
+    use tower_service::Service;
+
     use super::*;
 
     fn page(all: &[u32], limit: usize, cursor: Option<String>) -> Page<u32> {
@@ -105,7 +133,7 @@ mod tests {
             cursor,
         };
         let parse = |text: &str| text.parse().ok();
-        Page::from_sorted(all.to_vec(), |one| *one, &paging, parse, u32::to_string).unwrap()
+        Page::from_entries(all.to_vec(), |one| *one, &paging, parse, u32::to_string).unwrap()
     }
 
     #[test]
@@ -130,7 +158,21 @@ mod tests {
             let cursor = cursor.map(str::to_owned);
             let paging = Paging { limit, cursor };
             let parse = |text: &str| text.parse().ok();
-            Page::from_sorted(vec![1_u32], |one| *one, &paging, parse, u32::to_string).unwrap_err();
+            Page::from_entries(vec![1_u32], |one| *one, &paging, parse, u32::to_string)
+                .unwrap_err();
         }
+    }
+
+    #[tokio::test]
+    async fn the_link_to_the_next_page_keeps_the_query() {
+        let list = || std::future::ready(page(&[1, 2, 3], 2, None));
+        let mut router = Router::new()
+            .route("/", get(list))
+            .layer(from_fn(link_next_page));
+        let request = Request::builder().uri("/?limit=2&cursor=0&state=open");
+        let request = request.body(Body::empty()).unwrap();
+        let response = router.call(request).await.unwrap();
+        let link = &response.headers()[LINK];
+        assert_eq!(link, "<?limit=2&state=open&cursor=2>; rel=\"next\"");
     }
 }

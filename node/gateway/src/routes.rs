@@ -33,6 +33,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::document::complete_document;
 use crate::extract::JSON_BYTES_MAX;
 use crate::headers::finish_response;
+use crate::page::link_next_page;
 use crate::problem::{Code, Problem};
 use crate::state::SharedState;
 use crate::web;
@@ -96,6 +97,7 @@ pub fn router(state: SharedState) -> Router {
         .fallback(|| std::future::ready(unknown_path()))
         .with_state(state.clone())
         .layer(DefaultBodyLimit::max(JSON_BYTES_MAX))
+        .layer(middleware::from_fn(link_next_page))
         .layer(middleware::from_fn_with_state(state, guard_request))
         .layer(middleware::map_response(finish_response))
 }

@@ -298,7 +298,7 @@ mod tests {
     fn damaged_profiles_do_no_harm_and_none_is_believed() {
         let key = NodeKey::generate();
         let right = message(&key, &key, NOW);
-        fuzzed::try_messages::<SignedProfile>(16, &[postcard::from_bytes(&right).unwrap()]);
+        fuzzed::fuzz_decoder::<SignedProfile>(16, &[postcard::from_bytes(&right).unwrap()]);
         let mut damage = fuzzed::DamageSource::new(17);
         for _ in 0..2_000 {
             let damaged = damage.of(&right);

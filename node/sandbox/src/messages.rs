@@ -215,7 +215,7 @@ mod tests {
             fault: None,
         };
         let hold = vec![(id, SharedContent::Bytes(Bytes::from_static(b"model")))];
-        fuzzed::try_messages(14, &[SandboxOrder::Hold(hold), SandboxOrder::Run(3, run)]);
-        fuzzed::try_messages::<SandboxAnswer>(15, &[SandboxAnswer::Alive]);
+        fuzzed::fuzz_decoder(14, &[SandboxOrder::Hold(hold), SandboxOrder::Run(3, run)]);
+        fuzzed::fuzz_decoder::<SandboxAnswer>(15, &[SandboxAnswer::Alive]);
     }
 }

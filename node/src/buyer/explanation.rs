@@ -10,7 +10,7 @@ use super::journal::Record;
 /// Returns the explanation as JSON.
 #[must_use]
 pub fn to_json(record: &Record, files: &JobFiles) -> Value {
-    let wrong = went_wrong(files);
+    let wrong = list_setbacks(files);
     let describe = |(number, happened): &(usize, TimedEvent)| happened.describe(*number);
     json!({
         "job": record.name, "state": record.state, "plan": files.read_plan().map(|plan| plan.plan),
@@ -18,9 +18,10 @@ pub fn to_json(record: &Record, files: &JobFiles) -> Value {
     })
 }
 
-/// Returns the failures from which the job recovered, oldest first, each with its number.
+/// Returns the job's setbacks, oldest first, each with its number: failures after which it
+/// continued elsewhere, and leases that it refused to pay.
 #[must_use]
-pub fn went_wrong(files: &JobFiles) -> Vec<(usize, TimedEvent)> {
+pub fn list_setbacks(files: &JobFiles) -> Vec<(usize, TimedEvent)> {
     let is_wrong = |(_, happened): &(usize, TimedEvent)| {
         let event = &happened.event;
         matches!(event, JobEvent::Retrying { .. } | JobEvent::Refused { .. })

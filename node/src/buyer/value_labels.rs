@@ -87,7 +87,7 @@ impl ValueLabels {
         let numbers: Vec<i64> = given
             .texts
             .iter()
-            .map(|text| words.intern_text(text))
+            .map(|text| words.intern_string(text))
             .collect();
         Ok((Tensor::from_vec(given.dims, numbers)?, true))
     }
@@ -137,7 +137,7 @@ impl ValueLabels {
             let words = &meanings.texts.words;
             let numbers = tensor.to_vec::<i64>().ok()?.into_iter();
             let texts =
-                numbers.map(|number| words.find_text(number).map_or(Value::Null, Value::from));
+                numbers.map(|number| words.find_string(number).map_or(Value::Null, Value::from));
             return Some(nest_elements(&texts.collect::<Vec<_>>(), tensor.dims()));
         }
         let labels = meanings.columns.get(name)?;
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn texts_and_maps_are_written_as_people_read_them() {
         let mut meanings = Meanings::default();
-        let numbers = ["cat", "dog"].map(|text| meanings.texts.words.intern_text(text));
+        let numbers = ["cat", "dog"].map(|text| meanings.texts.words.intern_string(text));
         meanings.texts.outputs.insert("label".to_owned());
         let labels = vec![Label::Text("cat".to_owned()), Label::Number(7)];
         meanings.columns.insert("scores".to_owned(), labels);

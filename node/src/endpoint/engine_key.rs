@@ -1,5 +1,5 @@
-//! The key by which an inference engine admits its owner's requests. It is sent in one header, and
-//! shown nowhere: an engine that repeats it in an error is no exception.
+//! The key by which an inference engine admits its owner's requests. souk sends it in one header
+//! and shows it nowhere; if an engine repeats it in an error, souk removes it from the message.
 
 use std::fmt;
 use std::io::Read;
@@ -13,8 +13,8 @@ const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 /// The most bytes of a key's file.
 const KEY_BYTES_MAX: u64 = 8 << 10;
 
-/// The words in place of a key that an engine repeats.
-const HIDDEN: &str = "(the key)";
+/// The text that stands in place of a key.
+const KEY_PLACEHOLDER: &str = "(the key)";
 
 /// A key of an engine.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct EngineKey {
 
 impl fmt::Debug for EngineKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(HIDDEN)
+        f.write_str(KEY_PLACEHOLDER)
     }
 }
 
@@ -35,7 +35,7 @@ impl EngineKey {
     /// # Errors
     /// Why the file cannot be used.
     pub(super) fn load(path: &Path) -> Result<EngineKey, String> {
-        let text = read_private(path)?;
+        let text = read_private_file(path)?;
         let text = text.trim();
         if text.is_empty() {
             return Err("the file is empty".to_owned());
@@ -50,20 +50,21 @@ impl EngineKey {
         })
     }
 
-    /// Returns the value of the header that shows it.
+    /// Returns the value of the `Authorization` header.
     pub(super) fn header(&self) -> &HeaderValue {
         &self.header
     }
 
     /// Returns a message of the engine without the key.
-    pub(super) fn hide_in(&self, message: &str) -> String {
-        message.replace(&self.text, HIDDEN)
+    pub(super) fn redact_key(&self, message: &str) -> String {
+        message.replace(&self.text, KEY_PLACEHOLDER)
     }
 }
 
 /// Reads a small file, and refuses one that other users of the machine can read, unless systemd
-/// made it. The check is of the file that is read, whatever takes its name meanwhile.
-fn read_private(path: &Path) -> Result<String, String> {
+/// made it. The mode is that of the file that is read, even if another file takes its name
+/// meanwhile; systemd's folder is recognised by the name.
+fn read_private_file(path: &Path) -> Result<String, String> {
     let describe = |error: std::io::Error| error.to_string();
     // Opening a pipe would wait for its other end.
     let named = std::fs::metadata(path).map_err(describe)?;
@@ -71,7 +72,7 @@ fn read_private(path: &Path) -> Result<String, String> {
         return Err("it is not a file".to_owned());
     }
     let file = std::fs::File::open(path).map_err(describe)?;
-    check_private(path, &file.metadata().map_err(describe)?)?;
+    check_file_is_private(path, &file.metadata().map_err(describe)?)?;
     let mut text = String::new();
     file.take(KEY_BYTES_MAX + 1)
         .read_to_string(&mut text)
@@ -83,7 +84,7 @@ fn read_private(path: &Path) -> Result<String, String> {
 }
 
 #[cfg(unix)]
-fn check_private(path: &Path, file: &std::fs::Metadata) -> Result<(), String> {
+fn check_file_is_private(path: &Path, file: &std::fs::Metadata) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt;
 
     let mode = file.permissions().mode() & 0o777;
@@ -105,6 +106,6 @@ fn check_private(path: &Path, file: &std::fs::Metadata) -> Result<(), String> {
 }
 
 #[cfg(not(unix))]
-fn check_private(_: &Path, _: &std::fs::Metadata) -> Result<(), String> {
+fn check_file_is_private(_: &Path, _: &std::fs::Metadata) -> Result<(), String> {
     Ok(())
 }

@@ -440,7 +440,7 @@ fn chat_body(model: &str, request: &TextRequest) -> Value {
 /// Returns a message of the engine without its key.
 fn hide_key(key: Option<&EngineKey>, message: String) -> String {
     match key {
-        Some(key) => key.hide_in(&message),
+        Some(key) => key.redact_key(&message),
         None => message,
     }
 }

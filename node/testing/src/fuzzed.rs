@@ -142,7 +142,7 @@ pub fn try_damaged(seed: u64, samples: &[Vec<u8>], decode: impl Fn(&[u8]) -> boo
 ///
 /// # Panics
 /// If it does not read as before, or as [`try_damaged`] does.
-pub fn try_messages<T: Serialize + DeserializeOwned + Debug>(seed: u64, samples: &[T]) {
+pub fn fuzz_decoder<T: Serialize + DeserializeOwned + Debug>(seed: u64, samples: &[T]) {
     let encode = |message: &T| postcard::to_allocvec(message).expect("it encodes");
     let samples: Vec<Vec<u8>> = samples.iter().map(encode).collect();
     for sample in &samples {

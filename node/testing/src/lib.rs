@@ -1,4 +1,4 @@
-//! What tests of a node's messages share; no crate has it but for its tests.
+//! Helpers for the tests of a node's messages. Other crates use it only as a dev-dependency.
 //!
 //! A test tries damaged frames on the decoder of each message that a stranger can send:
 //!
@@ -6,7 +6,7 @@
 //! use souk_node_testing::fuzzed;
 //!
 //! // The seed decides which damage is done; no decoder may panic or take much memory.
-//! fuzzed::try_messages(1, &[None, Some(7_u32)]);
+//! fuzzed::fuzz_decoder(1, &[None, Some(7_u32)]);
 //! ```
 
 #![forbid(unsafe_code)]

@@ -3,6 +3,7 @@
 //! provider must finish the answer.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use souk_folder::config::KEY_FILE;
@@ -125,7 +126,7 @@ fn place_args() -> PlacementArgs {
             min_providers: PROVIDERS,
             max_providers: PROVIDERS,
             prefer: Objective::Fastest,
-            wait: 0,
+            wait: Duration::ZERO,
             out: None,
         },
         context: None,

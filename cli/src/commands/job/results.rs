@@ -26,7 +26,7 @@ pub fn explain_job(folder: &Path, output: Output, name: &str) -> Outcome {
                 Some(plan) => plan.text.iter().for_each(|line| show::print_line(line)),
                 None => show::print_line("  its plan is not stored: an older souk submitted it"),
             }
-            let wrong = explanation::went_wrong(&files);
+            let wrong = explanation::list_setbacks(&files);
             let wrong = wrong.iter();
             let lines =
                 wrong.filter_map(|(_, it)| show::progress::describe_event(&it.event, &names));

@@ -16,14 +16,14 @@ use super::products::{Results, Rows, multiply_tile};
 use super::rows;
 use crate::tiled::worker_pool::Memory;
 
-/// Upper bound on the tiles of a product in one task: enough that starting a task costs nothing in
-/// comparison.
+/// Upper bound on the tiles of a product in one task: so many that the start of a task costs little
+/// in comparison.
 const TILES_MAX: usize = 4;
 /// Lower bound on the tasks of a product with enough tiles, so that threads end together.
 const TASKS: usize = 32;
 
-/// Tiles of a product in a task.
-fn tiles_each(matrix: &Matrix) -> usize {
+/// Returns the number of tiles of a product that one task computes.
+fn tiles_per_task(matrix: &Matrix) -> usize {
     (matrix.tile_count() / TASKS).clamp(1, TILES_MAX)
 }
 
@@ -62,7 +62,7 @@ impl StepInputs {
     }
 }
 
-/// One step of some sequences of a session.
+/// One step of a session, over the rows of one sequence or more.
 pub(super) struct Run<'a> {
     pub model: &'a DecoderModel,
     pub given: &'a StepInputs,
@@ -76,26 +76,26 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Tasks of each stage.
+    /// Returns the number of tasks of each stage.
     pub fn tasks_per_stage(&self) -> Vec<usize> {
         let plan = &self.model.plan;
         let stage = |range: &Range<usize>| {
             let steps = plan.steps[range.clone()].iter();
-            steps.map(|step| self.tasks_of(step)).sum()
+            steps.map(|step| self.count_tasks(step)).sum()
         };
         plan.stages.iter().map(stage).collect()
     }
 
-    fn tasks_of(&self, step: &DecoderStep) -> usize {
+    fn count_tasks(&self, step: &DecoderStep) -> usize {
         let rows = self.given.row_count(step.rows);
         match step.action {
             Action::Product { matrix, .. } if rows > 0 => {
                 let matrix = &self.model.matrices[matrix];
-                matrix.tile_count().div_ceil(tiles_each(matrix))
+                matrix.tile_count().div_ceil(tiles_per_task(matrix))
             }
             Action::Route { experts, .. } if rows > 0 => {
                 let matrix = &self.model.matrices[experts.matrix];
-                matrix.tile_count().div_ceil(tiles_each(matrix))
+                matrix.tile_count().div_ceil(tiles_per_task(matrix))
             }
             Action::Attend { keys, .. } => {
                 attention::task_count(self.blocks, self.model.plan.states[keys].heads)
@@ -108,7 +108,7 @@ impl Run<'_> {
     /// Does a task of a stage. All tasks of earlier stages must have ended.
     pub fn run_task(&self, stage: usize, mut task: usize) {
         for step in &self.model.plan.steps[self.model.plan.stages[stage].clone()] {
-            let tasks = self.tasks_of(step);
+            let tasks = self.count_tasks(step);
             if task < tasks {
                 return self.run_step(step, task);
             }
@@ -116,7 +116,7 @@ impl Run<'_> {
         }
     }
 
-    /// A row of a value.
+    /// Returns a row of a value that an earlier stage wrote.
     #[expect(unsafe_code, reason = "buffers are shared by threads")]
     fn row(&self, value: RowsId, row: usize) -> &[f32] {
         let place = self.model.plan.places[value];
@@ -235,7 +235,7 @@ impl Run<'_> {
             add,
             places: None,
         };
-        let each = tiles_each(matrix);
+        let each = tiles_per_task(matrix);
         for tile in task * each..((task + 1) * each).min(matrix.tile_count()) {
             // SAFETY: the plan holds widths to those of the matrix, and the added rows are as wide
             // as the result. Buffers have room for all rows, and only this task writes these

@@ -1,6 +1,6 @@
-//! Submits work to a driver of software on a thread of its own, so that a kernel that hangs cannot
-//! block the caller. The wgpu driver starts it for adapters that are programs on the CPU, such as
-//! Mesa's lavapipe.
+//! Submits work to a software driver on a separate thread, so that a kernel that hangs cannot block
+//! the caller. The wgpu driver starts it for adapters that are programs on the CPU, such as Mesa's
+//! lavapipe.
 //!
 //! Such a driver runs a kernel within the call that submits it, and nothing ends that call before
 //! the kernel does. So another thread makes the call, and the caller waits for that thread only as
@@ -16,34 +16,35 @@ use wgpu::{CommandBuffer, Device, ErrorFilter, Queue};
 
 use crate::error::GpuError;
 
-/// Upper bound on waiting submissions: the caller waits for each before it makes the next.
+/// Upper bound on waiting submissions: the caller waits for each before it makes the next, and
+/// makes none after one that timed out (see `Context::give_up`).
 const WAITING_MAX: usize = 1;
 
 /// Commands to submit, and the channel for the result.
-struct Order {
+struct Submission {
     commands: Option<CommandBuffer>,
     done: SyncSender<Result<(), GpuError>>,
 }
 
-/// A handle to the thread that submits.
+/// The thread that submits, and the channel to it.
 pub(crate) struct Submitter {
-    /// There until it is dropped.
-    orders: Mutex<Option<SyncSender<Order>>>,
+    /// `None` once the submitter is being dropped, which ends the thread.
+    submissions: Mutex<Option<SyncSender<Submission>>>,
     thread: Option<JoinHandle<()>>,
-    /// Whether a caller gave up while a submission was running.
-    hangs: AtomicBool,
+    /// Whether the last submission did not end in its time.
+    last_timed_out: AtomicBool,
 }
 
 impl Submitter {
-    /// Starts the thread; returns `None` where the system refuses one.
+    /// Starts the thread; returns `None` if the system refuses to start one.
     pub fn start(device: Device, queue: Queue) -> Option<Self> {
-        let (sender, orders) = sync_channel(WAITING_MAX);
-        let work = move || serve_orders(&device, &queue, &orders);
-        let started = thread::Builder::new().name("gpu-submit".to_owned());
+        let (sender, submissions) = sync_channel(WAITING_MAX);
+        let work = move || serve_submissions(&device, &queue, &submissions);
+        let builder = thread::Builder::new().name("gpu-submit".to_owned());
         Some(Self {
-            thread: Some(started.spawn(work).ok()?),
-            orders: Mutex::new(Some(sender)),
-            hangs: AtomicBool::new(false),
+            thread: Some(builder.spawn(work).ok()?),
+            submissions: Mutex::new(Some(sender)),
+            last_timed_out: AtomicBool::new(false),
         })
     }
 
@@ -55,15 +56,18 @@ impl Submitter {
         time_max: Duration,
     ) -> Result<bool, GpuError> {
         let (done, answer) = sync_channel(1);
-        let orders = {
-            let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-            orders.clone().ok_or(GpuError::Lost)?
+        let submissions = {
+            let submissions = self
+                .submissions
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            submissions.clone().ok_or(GpuError::Lost)?
         };
-        let sent = orders.send(Order { commands, done });
+        let sent = submissions.send(Submission { commands, done });
         sent.map_err(|_| GpuError::Lost)?;
         let answered = answer.recv_timeout(time_max);
-        let hangs = matches!(answered, Err(RecvTimeoutError::Timeout));
-        self.hangs.store(hangs, Ordering::Relaxed);
+        let last_timed_out = matches!(answered, Err(RecvTimeoutError::Timeout));
+        self.last_timed_out.store(last_timed_out, Ordering::Relaxed);
         match answered {
             Ok(submitted) => submitted.map(|()| true),
             Err(RecvTimeoutError::Timeout) => Ok(false),
@@ -77,18 +81,22 @@ impl Drop for Submitter {
     /// behind.
     fn drop(&mut self) {
         *self
-            .orders
+            .submissions
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner) = None;
-        if let Some(thread) = self.thread.take().filter(|_| !*self.hangs.get_mut()) {
+        if let Some(thread) = self
+            .thread
+            .take()
+            .filter(|_| !*self.last_timed_out.get_mut())
+        {
             // A thread that panicked has dropped its device.
             let _ = thread.join();
         }
     }
 }
 
-fn serve_orders(device: &Device, queue: &Queue, orders: &Receiver<Order>) {
-    while let Ok(Order { commands, done }) = orders.recv() {
+fn serve_submissions(device: &Device, queue: &Queue, submissions: &Receiver<Submission>) {
+    while let Ok(Submission { commands, done }) = submissions.recv() {
         // The caller can have given up waiting.
         let _ = done.send(submit_to_queue(device, queue, commands));
     }

@@ -119,23 +119,23 @@ impl<'a> ExpansionBuilder<'a> {
     }
 
     /// Returns whether input `index` is text.
-    pub fn is_text(&self, index: usize) -> bool {
+    pub fn is_string(&self, index: usize) -> bool {
         let texts = &self.meanings.texts;
         self.input_name(index)
-            .is_some_and(|name| texts.is_text(name))
+            .is_some_and(|name| texts.is_string(name))
     }
 
     /// Notes that output `index` is text.
     pub fn note_text(&mut self, index: usize) {
         if let Some(name) = self.call.output.get(index) {
-            self.meanings.texts.mark_text(name);
+            self.meanings.texts.mark_string(name);
         }
     }
 
     /// Returns the numbers that stand for texts.
     pub fn text_numbers(&mut self, texts: &[Bytes]) -> Vec<i64> {
         let words = &mut self.meanings.texts.words;
-        let number = |text: &Bytes| words.intern_text(&String::from_utf8_lossy(text));
+        let number = |text: &Bytes| words.intern_string(&String::from_utf8_lossy(text));
         texts.iter().map(number).collect()
     }
 
@@ -143,7 +143,7 @@ impl<'a> ExpansionBuilder<'a> {
     /// it is.
     pub fn number_texts(&mut self, tensor: &TensorProto) -> TensorProto {
         let words = &mut self.meanings.texts.words;
-        super::string_table::numbers_of(tensor, words).unwrap_or_else(|| tensor.clone())
+        super::string_table::list_ids(tensor, words).unwrap_or_else(|| tensor.clone())
     }
 
     /// Returns the outputs that stand for maps.
@@ -201,7 +201,7 @@ impl<'a> ExpansionBuilder<'a> {
 
     /// Adds a constant vector of integers.
     pub fn add_ints(&mut self, values: Vec<i64>) -> String {
-        let tensor = super::string_table::vector_proto("", values);
+        let tensor = super::string_table::encode_vector("", values);
         self.add(NodeProto::for_operator("Constant", &[], "").with("value", tensor))
     }
 

@@ -136,7 +136,7 @@ fn array_feature_extractor(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     if body.rank(input) == Some(1) {
         taken = body.add_unsqueeze(&taken, 0);
     }
-    if body.is_text(0) {
+    if body.is_string(0) {
         body.note_text(0);
     }
     body.set_output(0, &taken);
@@ -147,7 +147,7 @@ fn one_hot_encoder(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let input = body.input_name(0)?;
     let call = body.call();
     let texts = call.strings("cats_strings").unwrap_or_default();
-    let categories = match body.is_text(0) {
+    let categories = match body.is_string(0) {
         true => body.text_numbers(texts),
         false => call.ints("cats_int64s")?.to_vec(),
     };
@@ -232,9 +232,9 @@ fn label_encoder(body: &mut ExpansionBuilder<'_>) -> Option<()> {
 /// Expands the first version, which maps a text to its index among the classes, or an index to the
 /// text.
 fn places_of_classes(body: &mut ExpansionBuilder<'_>, classes: &[Bytes]) -> Option<()> {
-    let texts = super::string_table::vector_proto("", body.text_numbers(classes));
-    let places = super::string_table::vector_proto("", (0..classes.len() as i64).collect());
-    if body.is_text(0) {
+    let texts = super::string_table::encode_vector("", body.text_numbers(classes));
+    let places = super::string_table::encode_vector("", (0..classes.len() as i64).collect());
+    if body.is_string(0) {
         let default = body.call().int("default_int64").unwrap_or(-1);
         add_encoder(body, texts, places, scalar_proto(default));
         return Some(());
@@ -250,9 +250,9 @@ fn places_of_classes(body: &mut ExpansionBuilder<'_>, classes: &[Bytes]) -> Opti
 fn category_mapper(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let texts = body.text_numbers(call.strings("cats_strings")?);
-    let texts = super::string_table::vector_proto("", texts);
-    let numbers = super::string_table::vector_proto("", call.ints("cats_int64s")?.to_vec());
-    if body.is_text(0) {
+    let texts = super::string_table::encode_vector("", texts);
+    let numbers = super::string_table::encode_vector("", call.ints("cats_int64s")?.to_vec());
+    if body.is_string(0) {
         let default = call.int("default_int64").unwrap_or(-1);
         add_encoder(body, texts, numbers, scalar_proto(default));
         return Some(());
@@ -275,11 +275,11 @@ fn encoder_table(body: &mut ExpansionBuilder<'_>, kind: &str) -> Option<(TensorP
     let texts = call.strings(&format!("{kind}_strings"));
     if let Some(texts) = texts.filter(|it| !it.is_empty()) {
         let numbers = body.text_numbers(texts);
-        return Some((super::string_table::vector_proto("", numbers), true));
+        return Some((super::string_table::encode_vector("", numbers), true));
     }
     let ints = call.ints(&format!("{kind}_int64s"));
     if let Some(ints) = ints.filter(|it| !it.is_empty()) {
-        return Some((super::string_table::vector_proto("", ints.to_vec()), false));
+        return Some((super::string_table::encode_vector("", ints.to_vec()), false));
     }
     let list = float_list(body, &format!("{kind}_floats"))?;
     Some((floats_proto(&list)?, false))

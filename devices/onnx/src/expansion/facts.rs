@@ -177,15 +177,15 @@ impl Facts {
         node: &NodeProto,
         texts: &mut Texts,
     ) -> Result<(), ExpansionError> {
-        let reads_text = node.input.iter().any(|name| texts.is_text(name));
+        let reads_text = node.input.iter().any(|name| texts.is_string(name));
         let plain = node.operator_domain().is_empty() && TEXT_OPERATORS.contains(&node.op_type());
         let encodes = node.operator_domain() == crate::CLASSICAL_DOMAIN;
-        let texts_made = string_table::is_text_cast(node) && node.op_type() == "Cast";
+        let texts_made = string_table::casts_to_string(node) && node.op_type() == "Cast";
         if (reads_text && !plain && !encodes) || texts_made {
             return Err(text_error(node));
         }
         if reads_text && plain && !matches!(node.op_type(), "Equal" | "Shape" | "Size") {
-            node.output.iter().for_each(|name| texts.mark_text(name));
+            node.output.iter().for_each(|name| texts.mark_string(name));
         }
         mark_body_texts(node, texts);
         if node.op_type() == "Constant"
@@ -294,8 +294,8 @@ fn mark_body_texts(node: &NodeProto, texts: &mut Texts) {
     for body in node.subgraphs() {
         let results = body.output.iter().skip(first);
         for (result, output) in results.zip(&node.output) {
-            if texts.is_text(result.name()) {
-                texts.mark_text(output);
+            if texts.is_string(result.name()) {
+                texts.mark_string(output);
             }
         }
     }

@@ -16,7 +16,7 @@ use souk_memory::{DType, Tensor, TensorError};
 use thiserror::Error;
 
 use super::RUNTIME_DOMAIN;
-use super::string_table::{StringTable, Texts, is_text_cast};
+use super::string_table::{StringTable, Texts, casts_to_string};
 use crate::{GraphProto, NodeProto, ValueInfoProto, constant_value, tensor_from_proto};
 
 /// The nodes that compute from strings before a model runs, and the constants they read.
@@ -224,7 +224,7 @@ fn declare_input(
 ) {
     let dtype = output_dtype(node, output);
     if dtype.is_none() {
-        texts.mark_text(name);
+        texts.mark_string(name);
     }
     let code = dtype.unwrap_or(DType::I64).onnx_code();
     graph
@@ -291,7 +291,7 @@ impl Search {
             for (output, name) in node.output.iter().enumerate() {
                 available.computed.insert(name.clone(), index);
                 if output_dtype(node, output).is_none() {
-                    texts.mark_text(name);
+                    texts.mark_string(name);
                 }
             }
             if computes {
@@ -326,12 +326,12 @@ impl AvailableValues {
 
 /// Returns whether a node computes with strings.
 fn is_text_computation(node: &NodeProto, texts: &Texts) -> bool {
-    let reads_strings = node.input.iter().any(|name| texts.is_text(name));
+    let reads_strings = node.input.iter().any(|name| texts.is_string(name));
     match (node.operator_domain(), node.op_type()) {
         (RUNTIME_DOMAIN, "Tokenizer") => true,
         ("", "StringNormalizer" | "StringConcat" | "StringSplit" | "RegexFullMatch") => true,
         ("", "TfIdfVectorizer") => reads_strings,
-        ("", "Cast") => reads_strings && !is_text_cast(node),
+        ("", "Cast") => reads_strings && !casts_to_string(node),
         _ => false,
     }
 }

@@ -4,7 +4,7 @@
 
 use souk_memory::DType;
 
-use super::string_table::vector_proto;
+use super::string_table::encode_vector;
 use crate::{GraphProto, NodeProto, SparseTensorProto, TensorProto};
 
 /// Replaces the sparse constants of a graph, and of those within it, with dense values.
@@ -78,8 +78,8 @@ fn dense_nodes(
         },
         ..indices.clone()
     });
-    held.push(vector_proto(&of("extents"), extents));
-    held.push(vector_proto(&of("shape"), sparse.dims.clone()));
+    held.push(encode_vector(&of("extents"), extents));
+    held.push(encode_vector(&of("shape"), sparse.dims.clone()));
     let zero = TensorProto {
         dims: vec![1],
         data_type: Some(dtype.onnx_code()),

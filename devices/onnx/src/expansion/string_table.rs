@@ -36,7 +36,7 @@ pub struct Texts {
 
 impl StringTable {
     /// Returns the id of a string, which will never change, and adds the string if it is new.
-    pub fn intern_text(&mut self, text: &str) -> i64 {
+    pub fn intern_string(&mut self, text: &str) -> i64 {
         if let Some(number) = self.numbers.get(text) {
             return *number;
         }
@@ -48,7 +48,7 @@ impl StringTable {
 
     /// Returns the string of an id.
     #[must_use]
-    pub fn find_text(&self, number: i64) -> Option<&str> {
+    pub fn find_string(&self, number: i64) -> Option<&str> {
         let text = self.texts.get(usize::try_from(number).ok()?)?;
         Some(text)
     }
@@ -57,70 +57,73 @@ impl StringTable {
 impl Texts {
     /// Returns whether a value is a string.
     #[must_use]
-    pub fn is_text(&self, value: &str) -> bool {
+    pub fn is_string(&self, value: &str) -> bool {
         self.values.contains(value)
     }
 
-    pub(super) fn mark_text(&mut self, value: &str) {
+    pub(super) fn mark_string(&mut self, value: &str) {
         self.values.insert(value.to_owned());
     }
 }
 
-/// Replaces the strings that a graph contains or declares with ids, including those in its bodies.
-pub(super) fn number_graph(graph: &mut GraphProto, texts: &mut Texts) {
-    texts.inputs.extend(number_values(&mut graph.input));
-    texts.outputs.extend(number_values(&mut graph.output));
-    let inner = number_values(&mut graph.value_info);
+/// Replaces the strings that a graph contains or declares with ids, including those in the bodies
+/// of its control-flow nodes.
+pub(super) fn replace_strings(graph: &mut GraphProto, texts: &mut Texts) {
+    texts.inputs.extend(retype_string_values(&mut graph.input));
+    texts
+        .outputs
+        .extend(retype_string_values(&mut graph.output));
+    let inner = retype_string_values(&mut graph.value_info);
     texts.values.extend(inner);
     texts.values.extend(texts.inputs.iter().cloned());
     texts.values.extend(texts.outputs.iter().cloned());
-    number_constants(graph, texts);
+    replace_constants(graph, texts);
 }
 
-fn number_constants(graph: &mut GraphProto, texts: &mut Texts) {
+fn replace_constants(graph: &mut GraphProto, texts: &mut Texts) {
     for tensor in &mut graph.initializer {
-        if let Some(numbers) = numbers_of(tensor, &mut texts.words) {
-            texts.mark_text(tensor.name());
+        if let Some(numbers) = list_ids(tensor, &mut texts.words) {
+            texts.mark_string(tensor.name());
             *tensor = numbers;
         }
     }
     for node in &mut graph.node {
-        if node.op_type() == "Constant" && number_constant(node, &mut texts.words) {
-            node.output.iter().for_each(|name| texts.mark_text(name));
+        if node.op_type() == "Constant" && replace_constant(node, &mut texts.words) {
+            node.output.iter().for_each(|name| texts.mark_string(name));
         }
         for attribute in &mut node.attribute {
             for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
                 let declared = body.input.iter_mut().chain(&mut body.output);
                 let declared = declared.chain(&mut body.value_info);
-                let named: Vec<String> = declared.filter_map(numbered_value).collect();
+                let named: Vec<String> = declared.filter_map(retype_string_value).collect();
                 texts.values.extend(named);
-                number_constants(body, texts);
+                replace_constants(body, texts);
             }
         }
     }
 }
 
-/// Replaces the string of a constant with its id; returns whether it was a string.
-fn number_constant(node: &mut NodeProto, words: &mut StringTable) -> bool {
+/// Replaces the strings of a `Constant` node with ids; returns whether it had any.
+fn replace_constant(node: &mut NodeProto, words: &mut StringTable) -> bool {
     let Some(attribute) = node.attribute.first_mut() else {
         return false;
     };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let tensor = match attribute.name() {
-        "value" => match attribute.t.as_ref().and_then(|it| numbers_of(it, words)) {
+        "value" => match attribute.t.as_ref().and_then(|it| list_ids(it, words)) {
             Some(tensor) => tensor,
             None => return false,
         },
         "value_string" => {
-            let number = words.intern_text(&text(attribute.s.as_deref().unwrap_or_default()));
+            let number = words.intern_string(&text(attribute.s.as_deref().unwrap_or_default()));
             tensor_to_proto("", &Tensor::scalar(number))
         }
         "value_strings" => {
             let numbers = attribute
                 .strings
                 .iter()
-                .map(|it| words.intern_text(&text(it)));
-            vector_proto("", numbers.collect())
+                .map(|it| words.intern_string(&text(it)));
+            encode_vector("", numbers.collect())
         }
         _ => return false,
     };
@@ -129,18 +132,18 @@ fn number_constant(node: &mut NodeProto, words: &mut StringTable) -> bool {
 }
 
 /// Encodes a vector of numbers as a `TensorProto`.
-pub(super) fn vector_proto(name: &str, numbers: Vec<i64>) -> TensorProto {
+pub(super) fn encode_vector(name: &str, numbers: Vec<i64>) -> TensorProto {
     let tensor = Tensor::from_vec([numbers.len()], numbers);
     tensor_to_proto(name, &tensor.expect("the shape has as many elements"))
 }
 
 /// Returns the ids of a tensor of strings; `None` if its elements are not strings.
-pub(super) fn numbers_of(tensor: &TensorProto, words: &mut StringTable) -> Option<TensorProto> {
+pub(super) fn list_ids(tensor: &TensorProto, words: &mut StringTable) -> Option<TensorProto> {
     if tensor.data_type() != DataType::String as i32 {
         return None;
     }
     let texts = tensor.string_data.iter();
-    let numbers = texts.map(|text| words.intern_text(&String::from_utf8_lossy(text)));
+    let numbers = texts.map(|text| words.intern_string(&String::from_utf8_lossy(text)));
     let numbers: Vec<u8> = numbers.flat_map(i64::to_le_bytes).collect();
     Some(TensorProto {
         dims: tensor.dims.clone(),
@@ -152,11 +155,11 @@ pub(super) fn numbers_of(tensor: &TensorProto, words: &mut StringTable) -> Optio
 }
 
 /// Declares string values as i64 values, and returns their names.
-fn number_values(values: &mut [ValueInfoProto]) -> Vec<String> {
-    values.iter_mut().filter_map(numbered_value).collect()
+fn retype_string_values(values: &mut [ValueInfoProto]) -> Vec<String> {
+    values.iter_mut().filter_map(retype_string_value).collect()
 }
 
-fn numbered_value(value: &mut ValueInfoProto) -> Option<String> {
+fn retype_string_value(value: &mut ValueInfoProto) -> Option<String> {
     let name = value.name().to_owned();
     let declared = value.r#type.as_mut()?;
     match declared {
@@ -172,6 +175,6 @@ fn numbered_value(value: &mut ValueInfoProto) -> Option<String> {
 }
 
 /// Returns whether a cast is to strings.
-pub(super) fn is_text_cast(node: &NodeProto) -> bool {
+pub(super) fn casts_to_string(node: &NodeProto) -> bool {
     node.int("to") == Some(i64::from(DataType::String as i32))
 }

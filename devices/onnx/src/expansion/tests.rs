@@ -137,13 +137,13 @@ fn texts_become_numbers_and_are_told_again() {
     assert!(meanings.texts.inputs.contains("town") && meanings.texts.outputs.contains("label"));
     let words = &mut meanings.texts.words;
     assert_eq!(
-        [words.intern_text("Bonn"), words.intern_text("Lima")],
+        [words.intern_string("Bonn"), words.intern_string("Lima")],
         [0, 1]
     );
-    let told = words.intern_text("north");
-    assert_eq!(words.find_text(told), Some("north"));
-    assert_eq!(words.intern_text("Rome"), words.intern_text("Rome"));
-    assert_eq!(words.find_text(99), None);
+    let told = words.intern_string("north");
+    assert_eq!(words.find_string(told), Some("north"));
+    assert_eq!(words.intern_string("Rome"), words.intern_string("Rome"));
+    assert_eq!(words.find_string(99), None);
 }
 
 #[test]

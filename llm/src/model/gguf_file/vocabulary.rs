@@ -8,12 +8,12 @@ use super::super::ModelError;
 use super::require_text;
 use crate::gguf::{Gguf, Value};
 
-/// How byte-level vocabularies split a text before merging.
+/// How a tokeniser with a byte-level vocabulary splits a text into pieces, within which it merges.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cut {
+enum PreTokenizer {
     /// As GPT-2.
     Gpt2,
-    /// As GPT-2, and digit by digit.
+    /// As GPT-2 does, and each digit is a piece.
     Digits,
     /// Words, then numbers in groups of three digits.
     Llama3,
@@ -25,46 +25,47 @@ enum Cut {
     Tekken,
 }
 
-/// The names of splits in files, and whether words that are whole tokens skip merging. As in
-/// llama.cpp, several names mean one split.
-const CUTS: [(&str, Cut, bool); 21] = [
-    ("default", Cut::Gpt2, false),
-    ("gpt-2", Cut::Gpt2, false),
-    ("phi-2", Cut::Gpt2, false),
-    ("olmo", Cut::Gpt2, false),
-    ("mpt", Cut::Gpt2, false),
-    ("smollm", Cut::Digits, false),
-    ("starcoder", Cut::Digits, false),
-    ("refact", Cut::Digits, false),
-    ("command-r", Cut::Digits, false),
-    ("llama-bpe", Cut::Llama3, true),
-    ("llama3", Cut::Llama3, true),
-    ("llama-v3", Cut::Llama3, true),
-    ("falcon3", Cut::Llama3, true),
-    ("dbrx", Cut::Llama3, false),
-    ("smaug-bpe", Cut::Llama3, false),
-    ("qwen2", Cut::Qwen2, false),
-    ("deepseek-r1-qwen", Cut::Qwen2, false),
-    ("megrez", Cut::Qwen2, false),
-    ("gpt-4o", Cut::O200k, false),
-    ("tekken", Cut::Tekken, true),
-    ("pixtral", Cut::Llama3, true),
+/// For each name of a split in files: the split, and whether a word that is a whole token skips
+/// merging. The files of these also get a begin mark unless they say otherwise. As in llama.cpp,
+/// several names mean one split.
+const PRE_TOKENIZERS: [(&str, PreTokenizer, bool); 21] = [
+    ("default", PreTokenizer::Gpt2, false),
+    ("gpt-2", PreTokenizer::Gpt2, false),
+    ("phi-2", PreTokenizer::Gpt2, false),
+    ("olmo", PreTokenizer::Gpt2, false),
+    ("mpt", PreTokenizer::Gpt2, false),
+    ("smollm", PreTokenizer::Digits, false),
+    ("starcoder", PreTokenizer::Digits, false),
+    ("refact", PreTokenizer::Digits, false),
+    ("command-r", PreTokenizer::Digits, false),
+    ("llama-bpe", PreTokenizer::Llama3, true),
+    ("llama3", PreTokenizer::Llama3, true),
+    ("llama-v3", PreTokenizer::Llama3, true),
+    ("falcon3", PreTokenizer::Llama3, true),
+    ("dbrx", PreTokenizer::Llama3, false),
+    ("smaug-bpe", PreTokenizer::Llama3, false),
+    ("qwen2", PreTokenizer::Qwen2, false),
+    ("deepseek-r1-qwen", PreTokenizer::Qwen2, false),
+    ("megrez", PreTokenizer::Qwen2, false),
+    ("gpt-4o", PreTokenizer::O200k, false),
+    ("tekken", PreTokenizer::Tekken, true),
+    ("pixtral", PreTokenizer::Llama3, true),
 ];
 
 /// Patterns of English contractions, other words, other characters, and spaces.
-const SHORT: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+const CONTRACTIONS: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
 const WORDS: &str = r"[^\r\n\p{L}\p{N}]?\p{L}+";
-const OTHERS: &str = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const OTHER_CHARACTERS: &str = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Patterns of the prefix of a word, letters except lower case, and letters except upper case.
-const BEFORE: &str = r"[^\r\n\p{L}\p{N}]?";
-const LARGE: &str = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]";
-const SMALL: &str = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]";
-const OTHERS_OF_CASES: &str = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const WORD_PREFIX: &str = r"[^\r\n\p{L}\p{N}]?";
+const NOT_LOWERCASE: &str = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]";
+const NOT_UPPERCASE: &str = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]";
+const OTHERS_AFTER_CASED_WORDS: &str = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Patterns of numbers in groups of at most three digits, and digit by digit.
 const THREE_DIGITS: &str = r"\p{N}{1,3}";
 const DIGIT: &str = r"\p{N}";
 
-impl Cut {
+impl PreTokenizer {
     /// Returns the pre-tokeniser.
     fn to_json(self) -> Json {
         let split = |pattern: String| {
@@ -79,15 +80,17 @@ impl Cut {
                 let digits = json!({"type": "Digits", "individual_digits": true});
                 json!({"type": "Sequence", "pretokenizers": [digits, byte_level_json(true)]})
             }
-            Self::Llama3 => split(format!("{SHORT}|{WORDS}|{THREE_DIGITS}|{OTHERS}")),
-            Self::Qwen2 => split(format!("{SHORT}|{WORDS}|{DIGIT}|{OTHERS}")),
+            Self::Llama3 => split(format!(
+                "{CONTRACTIONS}|{WORDS}|{THREE_DIGITS}|{OTHER_CHARACTERS}"
+            )),
+            Self::Qwen2 => split(format!("{CONTRACTIONS}|{WORDS}|{DIGIT}|{OTHER_CHARACTERS}")),
             Self::O200k => {
-                let words = words_by_case(&format!("{SHORT}?"));
-                split(format!("{words}|{THREE_DIGITS}|{OTHERS_OF_CASES}"))
+                let words = words_by_case(&format!("{CONTRACTIONS}?"));
+                split(format!("{words}|{THREE_DIGITS}|{OTHERS_AFTER_CASED_WORDS}"))
             }
             Self::Tekken => {
                 let words = words_by_case("");
-                split(format!("{words}|{DIGIT}|{OTHERS_OF_CASES}"))
+                split(format!("{words}|{DIGIT}|{OTHERS_AFTER_CASED_WORDS}"))
             }
         }
     }
@@ -95,7 +98,10 @@ impl Cut {
 
 /// Returns the patterns of words that end in lower case, and of words that begin in upper case.
 fn words_by_case(ending: &str) -> String {
-    format!("{BEFORE}{LARGE}*{SMALL}+{ending}|{BEFORE}{LARGE}+{SMALL}*{ending}")
+    format!(
+        "{WORD_PREFIX}{NOT_LOWERCASE}*{NOT_UPPERCASE}+{ending}|\
+         {WORD_PREFIX}{NOT_LOWERCASE}+{NOT_UPPERCASE}*{ending}"
+    )
 }
 
 fn byte_level_json(with_regex: bool) -> Json {
@@ -103,31 +109,32 @@ fn byte_level_json(with_regex: bool) -> Json {
         "use_regex": with_regex})
 }
 
-/// The space of vocabularies of whole pieces.
+/// The character that stands for a space in vocabularies of pieces.
 const SPACE: &str = "\u{2581}";
 
 /// Maximum bytes of a token: twice those of the longest known one.
 const WORD_BYTES_MAX: usize = 1024;
 
 /// Numbers of token kinds in files.
+const UNKNOWN: u64 = 2;
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 
-/// The words of a file.
-struct TokenWords<'a> {
-    words: Vec<&'a str>,
+/// The vocabulary of a file: for each token id its word and its kind, and the ids of the marks.
+struct FileVocabulary<'a> {
+    tokens: Vec<&'a str>,
     kinds: Vec<u64>,
     begin: Option<usize>,
     /// The mark appended to a text.
     end: Option<usize>,
 }
 
-/// Returns the file's tokeniser as `tokenizer.json`.
+/// Returns the content of an equivalent `tokenizer.json`.
 pub(super) fn tokenizer_json(file: &Gguf) -> Result<Json, ModelError> {
-    let words = TokenWords::read(file)?;
+    let vocabulary = FileVocabulary::read(file)?;
     match require_text(file, "tokenizer.ggml.model")? {
-        "gpt2" => byte_level(file, &words),
-        "llama" => piece_vocabulary(file, &words),
+        "gpt2" => byte_level_tokenizer(file, &vocabulary),
+        "llama" => piece_tokenizer(file, &vocabulary),
         other => Err(unknown_value("tokenizer.ggml.model", other)),
     }
 }
@@ -151,10 +158,10 @@ fn require_texts<'a>(file: &'a Gguf, key: &str) -> Result<Vec<&'a str>, ModelErr
         .ok_or_else(lacks)
 }
 
-impl<'a> TokenWords<'a> {
+impl<'a> FileVocabulary<'a> {
     fn read(file: &'a Gguf) -> Result<Self, ModelError> {
-        let words = require_texts(file, "tokenizer.ggml.tokens")?;
-        if let Some(word) = words.iter().find(|word| word.len() > WORD_BYTES_MAX) {
+        let tokens = require_texts(file, "tokenizer.ggml.tokens")?;
+        if let Some(word) = tokens.iter().find(|word| word.len() > WORD_BYTES_MAX) {
             let value = format!("a token of {} bytes", word.len());
             return Err(unknown_value("tokenizer.ggml.tokens", &value));
         }
@@ -169,24 +176,24 @@ impl<'a> TokenWords<'a> {
             let id = file
                 .metadata_integer(key)
                 .and_then(|id| usize::try_from(id).ok());
-            id.filter(|id| *id < words.len())
+            id.filter(|id| *id < tokens.len())
         };
         Ok(Self {
             kinds: kinds.iter().map(kind).collect(),
             begin: word("tokenizer.ggml.bos_token_id"),
             end: word("tokenizer.ggml.eos_token_id"),
-            words,
+            tokens,
         })
     }
 
     fn ids_by_word(&self) -> BTreeMap<&'a str, usize> {
-        let each = self.words.iter().enumerate();
+        let each = self.tokens.iter().enumerate();
         each.map(|(id, word)| (*word, id)).collect()
     }
 
     /// Returns the tokens that merging never makes.
     fn added_tokens(&self) -> Vec<Json> {
-        let each = self.words.iter().enumerate();
+        let each = self.tokens.iter().enumerate();
         let added = each.filter_map(|(id, word)| {
             let kind = self.kinds.get(id).copied().unwrap_or(0);
             (kind == CONTROL || kind == USER_DEFINED).then(|| {
@@ -209,7 +216,7 @@ impl<'a> TokenWords<'a> {
         if begin.is_none() && end.is_none() {
             return Json::Null;
         }
-        let mark = |id: usize| json!({"SpecialToken": {"id": self.words[id], "type_id": 0}});
+        let mark = |id: usize| json!({"SpecialToken": {"id": self.tokens[id], "type_id": 0}});
         let text = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});
         let framed = |texts: Vec<Json>| {
             let marks = (begin.map(mark), end.map(mark));
@@ -217,7 +224,7 @@ impl<'a> TokenWords<'a> {
             all.collect::<Vec<_>>()
         };
         let special = [begin, end].into_iter().flatten().map(|id| {
-            let word = self.words[id];
+            let word = self.tokens[id];
             let token = json!({"id": word, "ids": [id], "tokens": [word]});
             (word.to_owned(), token)
         });
@@ -226,41 +233,44 @@ impl<'a> TokenWords<'a> {
             "special_tokens": special.collect::<serde_json::Map<_, _>>()})
     }
 
-    fn tokenizer_json(&self, file: &Gguf, begins: bool, parts: [Json; 3], model: Json) -> Json {
-        let [normalizer, cutter, decoder] = parts;
+    fn assemble_tokenizer(&self, file: &Gguf, begins: bool, parts: [Json; 3], model: Json) -> Json {
+        let [normalizer, pre_tokenizer, decoder] = parts;
         json!({"version": "1.0", "truncation": null, "padding": null,
-            "added_tokens": self.added_tokens(), "normalizer": normalizer, "pre_tokenizer": cutter,
+            "added_tokens": self.added_tokens(), "normalizer": normalizer,
+            "pre_tokenizer": pre_tokenizer,
             "post_processor": self.post_processor(file, begins),
             "decoder": decoder, "model": model})
     }
 }
 
-/// Returns a byte-level vocabulary with merges.
-fn byte_level(file: &Gguf, words: &TokenWords<'_>) -> Result<Json, ModelError> {
+/// Returns the `tokenizer.json` of a byte-level vocabulary, whose merges are in the file.
+fn byte_level_tokenizer(file: &Gguf, vocabulary: &FileVocabulary<'_>) -> Result<Json, ModelError> {
     let name = file
         .metadata_text("tokenizer.ggml.pre")
         .unwrap_or("default");
-    let known = CUTS.iter().find(|(known, ..)| *known == name);
-    let (_, cut, is_whole) = *known.ok_or_else(|| unknown_value("tokenizer.ggml.pre", name))?;
+    let known = PRE_TOKENIZERS.iter().find(|(known, ..)| *known == name);
+    let (_, cut, ignores_merges) =
+        *known.ok_or_else(|| unknown_value("tokenizer.ggml.pre", name))?;
     let normalizer = match cut {
-        Cut::Qwen2 => json!({"type": "NFC"}),
+        PreTokenizer::Qwen2 => json!({"type": "NFC"}),
         _ => Json::Null,
     };
     let merges = require_texts(file, "tokenizer.ggml.merges")?;
     let model = json!({"type": "BPE", "dropout": null, "unk_token": null,
         "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
-        "byte_fallback": false, "ignore_merges": is_whole, "vocab": words.ids_by_word(),
+        "byte_fallback": false, "ignore_merges": ignores_merges, "vocab": vocabulary.ids_by_word(),
         "merges": merges});
-    Ok(words.tokenizer_json(
+    Ok(vocabulary.assemble_tokenizer(
         file,
-        is_whole,
+        ignores_merges,
         [normalizer, cut.to_json(), byte_level_json(true)],
         model,
     ))
 }
 
-/// Returns a vocabulary of pieces with scores: a higher score merges first.
-fn piece_vocabulary(file: &Gguf, words: &TokenWords<'_>) -> Result<Json, ModelError> {
+/// Returns the `tokenizer.json` of a vocabulary of pieces with scores; its merges follow from the
+/// scores, the highest first.
+fn piece_tokenizer(file: &Gguf, vocabulary: &FileVocabulary<'_>) -> Result<Json, ModelError> {
     let lacks = || ModelError::GgufLacks("tokenizer.ggml.scores".to_owned());
     let scores = file
         .metadata_array("tokenizer.ggml.scores")
@@ -274,13 +284,13 @@ fn piece_vocabulary(file: &Gguf, words: &TokenWords<'_>) -> Result<Json, ModelEr
         .map(score)
         .collect::<Option<_>>()
         .ok_or_else(lacks)?;
-    let ids = words.ids_by_word();
-    let unknown = words.kinds.iter().position(|kind| *kind == 2);
-    let unknown = unknown.and_then(|id| words.words.get(id));
+    let ids = vocabulary.ids_by_word();
+    let unknown = vocabulary.kinds.iter().position(|kind| *kind == UNKNOWN);
+    let unknown = unknown.and_then(|id| vocabulary.tokens.get(id));
     let model = json!({"type": "BPE", "dropout": null, "unk_token": unknown,
         "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
         "byte_fallback": true, "ignore_merges": false, "vocab": ids,
-        "merges": merge_pairs(words, &ids, &scores)});
+        "merges": merge_pairs(vocabulary, &ids, &scores)});
     let prefixed = !matches!(
         file.metadata.get("tokenizer.ggml.add_space_prefix"),
         Some(Value::Bool(false))
@@ -301,24 +311,24 @@ fn piece_vocabulary(file: &Gguf, words: &TokenWords<'_>) -> Result<Json, ModelEr
     }
     let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
     let decoder = json!({"type": "Sequence", "decoders": decoders});
-    Ok(words.tokenizer_json(file, true, [normalizer, Json::Null, decoder], model))
+    Ok(vocabulary.assemble_tokenizer(file, true, [normalizer, Json::Null, decoder], model))
 }
 
 /// Returns all pairs of pieces that form a piece, in merge order.
 fn merge_pairs(
-    words: &TokenWords<'_>,
+    vocabulary: &FileVocabulary<'_>,
     ids: &BTreeMap<&str, usize>,
     scores: &[f64],
 ) -> Vec<[String; 2]> {
     let special: BTreeSet<usize> = [CONTROL, USER_DEFINED]
         .into_iter()
         .flat_map(|kind| {
-            let kinds = words.kinds.iter().enumerate();
+            let kinds = vocabulary.kinds.iter().enumerate();
             kinds.filter(move |(_, it)| **it == kind).map(|(id, _)| id)
         })
         .collect();
     let mut found = Vec::new();
-    for (id, word) in words.words.iter().enumerate() {
+    for (id, word) in vocabulary.tokens.iter().enumerate() {
         if special.contains(&id) {
             continue;
         }
@@ -331,7 +341,7 @@ fn merge_pairs(
         own.sort_unstable();
         found.extend(own.into_iter().map(|pair| (score, pair)));
     }
-    let length = |id: usize| words.words[id].chars().count();
+    let length = |id: usize| vocabulary.tokens[id].chars().count();
     let order =
         |(score, (left, right)): &(f64, (usize, usize))| (*score, length(*left), length(*right));
     found.sort_by(|a, b| {
@@ -339,7 +349,10 @@ fn merge_pairs(
         b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)).then(b.2.cmp(&a.2))
     });
     let names = |(_, (left, right)): (f64, (usize, usize))| {
-        [words.words[left].to_owned(), words.words[right].to_owned()]
+        [
+            vocabulary.tokens[left].to_owned(),
+            vocabulary.tokens[right].to_owned(),
+        ]
     };
     found.into_iter().map(names).collect()
 }

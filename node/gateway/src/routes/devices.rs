@@ -98,7 +98,7 @@ async fn devices(
     let key = |one: &OfferedDevice| (one.device.clone(), one.emulated);
     // Names contain spaces and signs, but a cursor must be one word.
     let write = |(device, emulated): &(String, bool)| format!("{emulated}.{}", hex::encode(device));
-    Page::from_sorted(all.collect(), key, &paging, parse, write)
+    Page::from_entries(all.collect(), key, &paging, parse, write)
 }
 
 /// The processors that souk knows by name, with what their data sheets say: those that providers

@@ -46,7 +46,7 @@ async fn list(
     };
     let key = |job: &JobView| (std::cmp::Reverse(job.begun_ms), job.id.clone());
     let write = |(begun, id): &(std::cmp::Reverse<u64>, String)| format!("{}.{id}", begun.0);
-    Page::from_sorted(job_view::all_jobs(&state), key, &paging, parse, write)
+    Page::from_entries(job_view::all_jobs(&state), key, &paging, parse, write)
 }
 
 /// Buy, run and pay. Under a key that was used before: the job that was begun then.
@@ -158,7 +158,7 @@ async fn events(
     let parse = |text: &str| text.parse().ok();
     let events: Vec<(usize, TimedEvent)> = files.read_events().into_iter().enumerate().collect();
     let number = |(number, _): &(usize, TimedEvent)| *number;
-    let page = Page::from_sorted(events, number, &paging, parse, usize::to_string)?;
+    let page = Page::from_entries(events, number, &paging, parse, usize::to_string)?;
     let items = page.items.iter();
     Ok(Page {
         items: items

@@ -39,7 +39,7 @@ async fn open(
         .await?;
     let all = leases.iter().map(LeaseView::from).collect();
     let parse = |text: &str| text.parse().ok();
-    Page::from_sorted(all, LeaseView::number, &paging, parse, u64::to_string)
+    Page::from_entries(all, LeaseView::number, &paging, parse, u64::to_string)
 }
 
 /// Leases of the gateway's account that were closed, bought and sold, the newest first.

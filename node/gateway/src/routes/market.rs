@@ -208,7 +208,7 @@ async fn asks(
         Some((price.parse().ok()?, order.parse().ok()?))
     };
     let key = |ask: &AskView| (ask.price, ask.order);
-    Page::from_sorted(all, key, &paging, parse, |(price, order)| {
+    Page::from_entries(all, key, &paging, parse, |(price, order)| {
         format!("{price}.{order}")
     })
 }

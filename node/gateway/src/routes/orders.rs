@@ -49,7 +49,7 @@ async fn list(
         .await?;
     let all = orders.iter().map(OrderView::from).collect();
     let parse = |text: &str| text.parse().ok();
-    Page::from_sorted(
+    Page::from_entries(
         all,
         |one: &OrderView| one.order,
         &paging,

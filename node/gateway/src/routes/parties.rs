@@ -57,7 +57,7 @@ async fn providers(
 ) -> Result<Page<ProviderView>, Problem> {
     let all = parties_view::list_providers(&state.book().await?);
     let parse = |text: &str| text.parse::<AccountKey>().ok().map(|key| key.to_string());
-    Page::from_sorted(
+    Page::from_entries(
         all,
         |one: &ProviderView| one.account.clone(),
         &paging,

@@ -36,7 +36,7 @@ async fn list(
     let folder = state.folder.clone();
     let all = spawn_blocking(move || training_view::all_trainings(&folder)).await;
     let all = all.map_err(Problem::unexpected_failure)?;
-    Page::from_sorted(all, key, &paging, parse, write)
+    Page::from_entries(all, key, &paging, parse, write)
 }
 
 /// One run of training, with its losses as a curve.
@@ -71,5 +71,5 @@ async fn losses(
     });
     let losses = losses.await.map_err(Problem::unexpected_failure)??;
     let parse = |text: &str| text.parse().ok();
-    Page::from_sorted(losses, |point| point.step, &paging, parse, u64::to_string)
+    Page::from_entries(losses, |point| point.step, &paging, parse, u64::to_string)
 }

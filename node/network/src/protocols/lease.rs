@@ -125,13 +125,13 @@ mod tests {
     #[test]
     fn damaged_words_of_a_buyer_do_no_harm() {
         let start = || Box::new(start(2));
-        fuzzed::try_messages(1, &[Opening::Start(start()), Opening::Resume(LeaseId(1))]);
-        fuzzed::try_messages::<BuyerMessage>(2, &[BuyerMessage::Go]);
+        fuzzed::fuzz_decoder(1, &[Opening::Start(start()), Opening::Resume(LeaseId(1))]);
+        fuzzed::fuzz_decoder::<BuyerMessage>(2, &[BuyerMessage::Go]);
     }
 
     #[test]
     fn damaged_words_of_a_provider_do_no_harm() {
-        fuzzed::try_messages::<ProviderMessage>(4, &[ProviderMessage::Ready]);
-        fuzzed::try_messages::<OfferAnswer>(5, &[]);
+        fuzzed::fuzz_decoder::<ProviderMessage>(4, &[ProviderMessage::Ready]);
+        fuzzed::fuzz_decoder::<OfferAnswer>(5, &[]);
     }
 }

@@ -34,11 +34,11 @@ mod tests {
             commands: vec![Command::GiveUp { lease: LeaseId(3) }; 2],
         };
         let submit = Request::Submit(batch.sign(&SigningKey::from_bytes(&[4; 32])));
-        fuzzed::try_messages(6, &[Request::Find(vec![account; 2]), jobs, submit]);
-        fuzzed::try_messages::<Answer>(7, &[]);
+        fuzzed::fuzz_decoder(6, &[Request::Find(vec![account; 2]), jobs, submit]);
+        fuzzed::fuzz_decoder::<Answer>(7, &[]);
         let (time, age) = (Millis(3), None);
         let answer = Answer::Changed;
-        fuzzed::try_messages(8, &[TimedAnswer { time, age, answer }]);
+        fuzzed::fuzz_decoder(8, &[TimedAnswer { time, age, answer }]);
     }
 
     #[test]
@@ -54,7 +54,7 @@ mod tests {
             },
         };
         let signature = Signature([3; 64]);
-        fuzzed::try_messages(18, &[SignedMembershipOrder { body, signature }]);
+        fuzzed::fuzz_decoder(18, &[SignedMembershipOrder { body, signature }]);
     }
 
     #[test]

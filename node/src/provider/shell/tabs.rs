@@ -1,5 +1,6 @@
-//! Carries out the effects of tabs: leases of an endpoint, whose runs are requests that an
-//! inference engine answers.
+//! Carries out the actions of tabs, and sends their text to buyers while it is generated. A tab is
+//! a lease of an endpoint (a provider that sells the answers of an inference engine); each of its
+//! runs is one request.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -28,7 +29,7 @@ use souk_folder::key;
 use souk_network::wire::{self, WireError};
 
 impl Shell {
-    /// Begins an effect.
+    /// Begins an action: as an endpoint does it, if the provider is one, else as for any lease.
     pub(super) fn begin_action(&mut self, ticket: Ticket, action: Action) {
         let provider = self.provider.clone();
         let rest = match provider.engine.as_endpoint() {
@@ -40,8 +41,8 @@ impl Shell {
         }
     }
 
-    /// Carries out an action of a tab; returns the action if it is none that an endpoint does in
-    /// its own way.
+    /// Begins an action of a tab. Returns the action if an endpoint does it like any other
+    /// provider.
     fn begin_tab_action(
         &mut self,
         ticket: Ticket,
@@ -49,7 +50,7 @@ impl Shell {
         action: Action,
     ) -> Option<Action> {
         match action {
-            // The core accepts tabs of this model alone.
+            // No check is left: the core accepts only tabs of this endpoint's model.
             Action::Check { .. } => self.queue_answer(ticket, Answer::Checked(Ok(()))),
             Action::Sandbox { .. } => self.queue_answer(ticket, Answer::Sandboxed { slots: 1 }),
             Action::Prepare { lease, .. } => {
@@ -72,7 +73,7 @@ impl Shell {
                 let label = self.provider.label.clone();
                 let running = self.leases.get_mut(&lease).expect("it was learned");
                 running.on_run_begin(&label, request);
-                let tariff = Tariff {
+                let tariff = TabRun {
                     terms: tokens.unwrap_or(TokenTerms::USUAL),
                     time_left,
                     prompts: running.prompts.clone(),
@@ -105,15 +106,16 @@ impl Shell {
 }
 
 /// How a tab's requests are counted and billed.
-struct Tariff {
+struct TabRun {
     terms: TokenTerms,
     /// The device time that the lease has left.
     time_left: DeviceMicros,
     prompts: Arc<Mutex<PromptHistory>>,
 }
 
-impl Tariff {
-    /// Answers one request, and counts its tokens. A tab answers one after the other.
+impl TabRun {
+    /// Answers one request, and counts its tokens. A tab answers its requests one after the other,
+    /// so nobody else changes the history of prompts meanwhile.
     async fn answer(
         &self,
         endpoint: &Endpoint,
@@ -123,7 +125,7 @@ impl Tariff {
     ) -> (TextAnswer, TokenCount) {
         let lock = || self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
         let prompt = lock().count_prompt(asked);
-        if let Some(refused) = self.refuse_long(asked, prompt) {
+        if let Some(refused) = self.refuse_too_costly(asked, prompt) {
             return (refused, TokenCount::default());
         }
         let answer = endpoint.answer_request(asked, prompt, left, sink).await;
@@ -132,9 +134,9 @@ impl Tariff {
         (answer, count)
     }
 
-    /// Returns the answer to a request that can cost more device time than the lease has left, for
-    /// a lease pays no more. It has no text, so the buyer goes on to another tab.
-    fn refuse_long(&self, asked: &TextRequest, prompt: TokenCount) -> Option<TextAnswer> {
+    /// Refuses a request that can cost more device time than its lease has left, because a lease
+    /// pays no more: returns an answer without text, so that the buyer tries another tab.
+    fn refuse_too_costly(&self, asked: &TextRequest, prompt: TokenCount) -> Option<TextAnswer> {
         let most = asked.count_max_after(prompt).device_time(self.terms);
         (most > self.time_left).then(|| {
             let left = self.time_left;
@@ -180,11 +182,12 @@ impl Provider {
         let inputs = self.read_inputs(inputs).await?;
         let bytes: Option<&Bytes> = inputs.get(TAB_REQUEST).map(Tensor::bytes);
         let read = bytes.and_then(|bytes| TextRequest::read(bytes));
-        read.ok_or_else(|| Failure::Input("it is no request that a tab can have".to_owned()))
+        read.ok_or_else(|| Failure::Input("it is not a request for a tab".to_owned()))
     }
 
-    /// Sends the text of a tab's answers to its buyer for as long as the tab is open.
-    pub(in crate::provider) async fn on_follower(
+    /// Serves the stream on which a buyer follows its tab: sends the text of the answers as it
+    /// comes, and stops a request if the buyer says so, until the tab or the stream ends.
+    pub(in crate::provider) async fn serve_follower(
         self: Arc<Self>,
         peer: PeerId,
         mut stream: Stream,
@@ -229,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_request_that_the_rest_of_its_lease_cannot_pay_is_refused_without_text() {
-        let tariff = |input_us, time_left| Tariff {
+        let tariff = |input_us, time_left| TabRun {
             terms: TokenTerms {
                 input_us,
                 ..TokenTerms::USUAL
@@ -247,7 +250,7 @@ mod tests {
             ..TextRequest::default()
         };
         let prompt = PromptHistory::default().count_prompt(&asked);
-        let refused = |tariff: Tariff| tariff.refuse_long(&asked, prompt);
+        let refused = |tariff: TabRun| tariff.refuse_too_costly(&asked, prompt);
         assert_eq!(refused(tariff(1_000, 65_538_000)), None);
         let refused = refused(tariff(1_000, 65_537_999)).expect("it is too long");
         assert_eq!(refused.finish, Finish::Busy);
@@ -258,7 +261,7 @@ mod tests {
         let mut cheap = tariff(1_000, 2_000);
         cheap.terms.cached_us = 0;
         assert_eq!(
-            cheap.refuse_long(&asked, history.count_prompt(&asked)),
+            cheap.refuse_too_costly(&asked, history.count_prompt(&asked)),
             None
         );
     }

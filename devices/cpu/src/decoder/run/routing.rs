@@ -8,7 +8,7 @@ use super::super::matrix::Matrix;
 use super::super::plan::{DecoderStep, ExpertStack, RowsId};
 use super::super::products::{Results, Rows, multiply_tile};
 use super::super::rows;
-use super::{Run, tiles_each};
+use super::{Run, tiles_per_task};
 
 /// Writes the largest shares of a row and their places; scales the shares to a sum of one if
 /// `is_normalised`.
@@ -77,7 +77,7 @@ impl Run<'_> {
         let choices = self.row_choices(step.reads[1], count);
         let each = choices.len() / count.max(1);
         let grouping = Grouping::from_choices(&choices, experts.count);
-        let tiles = tiles_each(&matrices[0]);
+        let tiles = tiles_per_task(&matrices[0]);
         let tiles = task * tiles..((task + 1) * tiles).min(matrices[0].tile_count());
         for (expert, matrix) in matrices.iter().enumerate() {
             let to_places = grouping.expert_places(expert);

@@ -24,7 +24,9 @@ pub fn is_move(node: &NodeProto, texts: &Texts) -> bool {
         node.op_type(),
         "Identity" | "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" | "Concat" | "Gather"
     );
-    moves && node.operator_domain().is_empty() && node.input.iter().any(|name| texts.is_text(name))
+    moves
+        && node.operator_domain().is_empty()
+        && node.input.iter().any(|name| texts.is_string(name))
 }
 
 /// Returns the result of a move; `None` if the node does not move strings.

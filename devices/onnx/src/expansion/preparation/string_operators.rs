@@ -63,7 +63,7 @@ impl StringTensor {
             DType::I64 => tensor.to_vec::<i64>()?,
             _ => return Err(NodeFault::NotText),
         };
-        let element = |id| match table.find_text(id) {
+        let element = |id| match table.find_string(id) {
             Some(element) => Ok(element.to_owned()),
             None => Err(NodeFault::NotText),
         };
@@ -78,7 +78,7 @@ impl StringTensor {
         let ids = self
             .elements
             .iter()
-            .map(|element| table.intern_text(element));
+            .map(|element| table.intern_string(element));
         Ok(Tensor::from_vec(self.dims, ids.collect())?)
     }
 }

@@ -31,7 +31,7 @@ fn model(nodes: Vec<NodeProto>) -> ModelProto {
 /// Texts as a tensor of their numbers.
 fn numbers(meanings: &mut Meanings, dims: &[usize], texts: &[&str]) -> Tensor {
     let words = &mut meanings.texts.words;
-    let numbers: Vec<i64> = texts.iter().map(|text| words.intern_text(text)).collect();
+    let numbers: Vec<i64> = texts.iter().map(|text| words.intern_string(text)).collect();
     Tensor::from_vec(dims.to_vec(), numbers).unwrap()
 }
 
@@ -58,7 +58,7 @@ fn prepared(
 fn made(node: NodeProto, dims: &[usize], t: &[&str], u: &[&str]) -> (Vec<usize>, Vec<String>) {
     let (inputs, meanings) = prepared(node, dims, t, u);
     let made = &inputs.unwrap()["y (prepared)"];
-    let text = |number| meanings.texts.words.find_text(number).unwrap().to_owned();
+    let text = |number| meanings.texts.words.find_string(number).unwrap().to_owned();
     let texts = made.to_vec::<i64>().unwrap().into_iter().map(text);
     (made.dims().to_vec(), texts.collect())
 }

@@ -257,9 +257,9 @@ fn damaged_words_of_an_agreement_do_no_harm() {
     };
     let bytes = postcard::to_allocvec(&proposal).unwrap();
     assert!(bytes.len() <= WORD_BYTES_MAX);
-    souk_node_testing::fuzzed::try_messages(10, &[proposal]);
-    souk_node_testing::fuzzed::try_messages::<DirectReply>(11, &[DirectReply::Full]);
-    souk_node_testing::fuzzed::try_messages::<DialOutcome>(12, &[DialOutcome::Dialled]);
+    souk_node_testing::fuzzed::fuzz_decoder(10, &[proposal]);
+    souk_node_testing::fuzzed::fuzz_decoder::<DirectReply>(11, &[DirectReply::Full]);
+    souk_node_testing::fuzzed::fuzz_decoder::<DialOutcome>(12, &[DialOutcome::Dialled]);
 }
 
 #[tokio::test]

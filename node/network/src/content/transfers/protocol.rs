@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn damaged_requests_and_answers_do_no_harm() {
-        fuzzed::try_messages(8, &[wants(3)]);
-        fuzzed::try_messages::<ContentAnswer>(9, &[ContentAnswer::Missing]);
+        fuzzed::fuzz_decoder(8, &[wants(3)]);
+        fuzzed::fuzz_decoder::<ContentAnswer>(9, &[ContentAnswer::Missing]);
     }
 }
