@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use souk_node::buyer::training::Workers;
+use souk_node::market::Permille;
 use souk_node::scheduler::planning::Objective;
 
 use super::duration;
@@ -195,6 +196,12 @@ pub struct TrainArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(default)]
     pub eval_every: Option<u64>,
+    /// Have other providers run this share of the steps again, such as 10%, which you pay too. Nobody
+    /// knows before the answer which ones. A third provider decides between two that made
+    /// different parameters; the run goes back to before the first step of who lied.
+    #[arg(long, value_name = "PERCENT", value_parser = share, conflicts_with = "workers")]
+    #[serde(default)]
+    pub audit: Option<Permille>,
     /// Show the steps, the parameters, the memory and the price; spends nothing.
     #[arg(long)]
     pub plan: bool,
@@ -225,6 +232,11 @@ impl TrainArgs {
         })
     }
 
+    /// Returns the share of the steps that another provider runs again.
+    pub fn audit_share(&self) -> Permille {
+        self.audit.unwrap_or_default()
+    }
+
     /// Returns the files that the run reads.
     pub fn source_paths(&self) -> Vec<PathBuf> {
         let named = self.input.iter().chain(&self.target).chain(&self.eval);
@@ -237,6 +249,18 @@ impl TrainArgs {
     pub fn keep_steps(&self) -> u64 {
         let round = self.workers().map(|workers| workers.round_steps);
         self.keep.or(round).unwrap_or(KEEP_STEPS)
+    }
+}
+
+/// Reads a share above 0, in percent with at most one decimal.
+fn share(text: &str) -> Result<Permille, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let percent: Result<f64, _> = number.parse();
+    let thousandths = percent.map(|percent| percent * 10.0).unwrap_or(0.0);
+    let share = thousandths.round();
+    match (1.0..=1_000.0).contains(&share) && (share - thousandths).abs() < 1e-6 {
+        true => Ok(Permille(share as u16)),
+        false => Err("give a share from 0.1% to 100%, such as 10%".to_owned()),
     }
 }
 

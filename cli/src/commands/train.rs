@@ -78,6 +78,7 @@ async fn begin_run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
         training: &training,
         limits: limits.clone(),
         keep_steps: args.keep_steps(),
+        audit_share: args.audit_share(),
         cancel: Arc::default(),
     };
     let quote = training_run.quote().await.map_err(from_quote)?;
@@ -87,6 +88,7 @@ async fn begin_run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
         quote: &quote,
         limits: &limits,
         keep_steps: args.keep_steps(),
+        audit_share: args.audit_share(),
     };
     plan.show(output);
     Ok(())
@@ -158,6 +160,7 @@ impl PreparedRun<'_> {
             training,
             limits: self.limits.clone(),
             keep_steps: args.keep_steps(),
+            audit_share: args.audit_share(),
             cancel: cancel.clone(),
         };
         let is_lasting = self.lasting == Lasting::Yes;

@@ -155,6 +155,8 @@ impl Isolation {
 pub enum Fault {
     /// It gives wrong results and signs for them.
     Lie,
+    /// It leaves out every second run of a session, and gives the results of the run before.
+    Skip,
     /// It begins runs and never ends them.
     Stall,
     /// Its process ends just before a part runs.

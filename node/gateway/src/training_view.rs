@@ -33,6 +33,8 @@ pub enum TrainingStanding {
     NoDevice,
     /// Several leases in a row brought no parameters.
     DevicesLost,
+    /// Two providers made different parameters in the same steps, and no third one was on offer.
+    Disputed,
     /// Its journal could not be written.
     DiskFailed,
 }
@@ -94,6 +96,7 @@ impl From<RunState> for TrainingStanding {
             RunState::NotFinite => Self::NotFinite,
             RunState::NoDevice => Self::NoDevice,
             RunState::DevicesLost => Self::DevicesLost,
+            RunState::Disputed => Self::Disputed,
             RunState::DiskFailed => Self::DiskFailed,
         }
     }

@@ -18,10 +18,11 @@
 //! took determines the time of the next lease.
 //!
 //! What a provider alone claims does not end a run: a loss that is no number, or states that the
-//! run had before, must come from a second provider too. Wrong states that look right are not
-//! found.
+//! run had before, must come from a second provider too. Wrong states that look right are found
+//! only by audits, if the run makes some: see `audits`.
 
 mod action;
+mod audits;
 mod evaluating;
 mod event;
 mod facts;
@@ -34,6 +35,7 @@ use souk_market::{AccountKey, Credits};
 
 use crate::clock::Micros;
 pub use action::{Action, LeaseWish, RunRequest, Step};
+pub use audits::{Anchor, AuditSpec, AuditTally, AuditVerdict, Segment, SegmentClaim};
 pub use evaluating::EvaluationSpec;
 pub use event::{Event, LeaseEnd, LeaseEndReason, StepAnswer};
 pub use facts::{
@@ -83,8 +85,18 @@ pub struct TrainCore {
     request_time: Option<Micros>,
     /// Whether this life has bought again from providers that it avoided, since no other is left.
     has_forgiven: bool,
-    /// The records without an answer: the states that each of them replaces.
-    unrecorded: VecDeque<States>,
+    /// The records without an answer.
+    unrecorded: VecDeque<Unrecorded>,
+    /// What other providers made of the next audit's steps, none of which is what was claimed.
+    claims: Vec<(AccountKey, SegmentClaim)>,
+    /// The providers whose answer to the next audit does not count.
+    unheard: Vec<AccountKey>,
+    /// How many leases for the next audit brought no answer.
+    failed_audits: u32,
+    /// Whether nobody is left to decide the next audit, on which providers contradict each other.
+    is_disputed: bool,
+    /// Whether the last kept states are older ones, which the caller must read again.
+    is_rewound: bool,
     is_journal_lost: bool,
     /// How often the caller asked to stop.
     stops: u32,
@@ -96,6 +108,8 @@ pub struct TrainCore {
 enum Phase {
     /// The next lease is looked for.
     Quoting,
+    /// The journal notes what an audit may need before the next lease is looked for.
+    Settling,
     /// The journal notes the lease before it is bought.
     Recording(AccountKey),
     /// The lease is bought or at work.
@@ -104,6 +118,15 @@ enum Phase {
     Ending(End),
     /// Nothing follows.
     Over,
+}
+
+/// A record without an answer.
+#[derive(Clone, Debug, Serialize)]
+struct Unrecorded {
+    /// Whether it names new states.
+    has_states: bool,
+    /// The states that nobody needs after it.
+    unneeded: States,
 }
 
 /// What one provider claims and no second one has confirmed.
@@ -141,7 +164,10 @@ impl TrainCore {
         let mut core = TrainCore::new(spec, past);
         let states = core.past.kept.states.clone();
         core.actions.push(Action::KeepStates(states));
-        core.unrecorded.push_back(Vec::new());
+        core.unrecorded.push_back(Unrecorded {
+            has_states: false,
+            unneeded: Vec::new(),
+        });
         core.actions.push(Action::Record(began));
         core.go_on();
         let actions = core.take_actions();
@@ -175,6 +201,11 @@ impl TrainCore {
             request_time: None,
             has_forgiven: false,
             unrecorded: VecDeque::new(),
+            claims: Vec::new(),
+            unheard: Vec::new(),
+            failed_audits: 0,
+            is_disputed: false,
+            is_rewound: false,
             is_journal_lost: false,
             stops: 0,
             actions: Vec::new(),
@@ -232,13 +263,21 @@ impl TrainCore {
         if self.is_journal_lost {
             return;
         }
-        let before = match fact {
-            Fact::Kept { .. } => self.past.kept.states.clone(),
+        let mut unneeded = match fact {
+            Fact::Kept { .. }
+            | Fact::Confirmed { .. }
+            | Fact::Unaudited { .. }
+            | Fact::Convicted { .. } => self.past.needed_states(),
             _ => Vec::new(),
         };
         let applied = self.past.apply(fact.clone());
         applied.expect("the core makes only facts that follow from those before");
-        self.unrecorded.push_back(before);
+        let needed = self.past.needed_states();
+        unneeded.retain(|(_, id)| !needed.iter().any(|(_, needed)| needed == id));
+        self.unrecorded.push_back(Unrecorded {
+            has_states: matches!(fact, Fact::Kept { .. }),
+            unneeded,
+        });
         self.actions.push(Action::Record(fact));
     }
 
@@ -247,16 +286,20 @@ impl TrainCore {
             // What this record replaces may be the last that is whole on the disk.
             return;
         }
-        let before = self.unrecorded.pop_front();
-        let mut before = before.expect("each record has one answer");
-        let kept = &self.past.kept.states;
-        before.retain(|(_, id)| !kept.iter().any(|(_, kept)| kept == id));
-        if !before.is_empty() {
-            self.actions.push(Action::ForgetStates(before));
+        let recorded = self.unrecorded.pop_front();
+        let mut unneeded = recorded.expect("each record has one answer").unneeded;
+        let needed = self.past.needed_states();
+        unneeded.retain(|(_, id)| !needed.iter().any(|(_, needed)| needed == id));
+        if !unneeded.is_empty() {
+            self.actions.push(Action::ForgetStates(unneeded));
         }
         self.send_due();
         if !self.unrecorded.is_empty() {
             return;
+        }
+        if std::mem::take(&mut self.is_rewound) {
+            let kept = self.past.kept.clone();
+            self.actions.push(Action::RestoreStates(kept));
         }
         match self.phase {
             Phase::Recording(provider) => {
@@ -267,6 +310,7 @@ impl TrainCore {
                 self.phase = Phase::Over;
                 self.actions.push(Action::End(end));
             }
+            Phase::Settling => self.go_on(),
             _ => {}
         }
     }
@@ -290,7 +334,7 @@ impl TrainCore {
     fn on_stop(&mut self) {
         self.stops = self.stops.saturating_add(1);
         match &self.phase {
-            Phase::Quoting => self.end_run(End::Stopped),
+            Phase::Quoting | Phase::Settling => self.end_run(End::Stopped),
             Phase::Recording(provider) => {
                 // Nothing was bought under the id that the journal notes.
                 self.record_fact(Fact::LeaseOver {
@@ -314,6 +358,10 @@ impl TrainCore {
             self.past.lost.clear();
             return self.go_on();
         }
+        if let Some(segment) = self.past.due_audits.first().cloned() {
+            self.give_up_audit(&segment);
+            return self.go_on_settled();
+        }
         let end = match self.doubt {
             // Nobody else can be asked.
             Some(Doubt {
@@ -329,8 +377,20 @@ impl TrainCore {
         self.end_run(end);
     }
 
+    /// Goes on once the journal has what an audit may need.
+    fn go_on_settled(&mut self) {
+        match self.unrecorded.is_empty() {
+            true => self.go_on(),
+            false => self.phase = Phase::Settling,
+        }
+    }
+
     /// Looks for the next lease, if there is more to do.
     fn go_on(&mut self) {
+        if let Some(segment) = self.past.due_audits.first().filter(|_| self.is_disputed) {
+            let step = segment.from.position;
+            return self.end_run(End::Disputed { step });
+        }
         if self.has_all() {
             return self.end_run(End::Done);
         }
@@ -342,7 +402,11 @@ impl TrainCore {
     /// Ends the run. One that has done all its steps is done, though its last evaluation failed.
     fn end_run(&mut self, end: End) {
         let end = match end {
-            End::NoLease | End::Lost | End::Stopped if self.past.is_done() => End::Done,
+            End::NoLease | End::Lost | End::Stopped
+                if self.past.is_done() && self.past.due_audits.is_empty() =>
+            {
+                End::Done
+            }
             end => end,
         };
         self.phase = Phase::Ending(end);
@@ -353,11 +417,14 @@ impl TrainCore {
         }
     }
 
-    /// Returns the next lease: from the last kept states.
-    fn next_wish(&self) -> LeaseWish {
-        let from = self.past.kept.clone();
-        let (steps, evaluations) = self.lease_extent(from.position);
+    /// Returns what the run can still spend; none for no limit.
+    fn budget_left(&self) -> Option<Credits> {
         let budget = self.spec.budget;
+        budget.map(|budget| Credits(budget.0.saturating_sub(self.past.spent.0)))
+    }
+
+    /// Returns the providers from which the run buys no more, or not now.
+    fn excluded_providers(&self) -> Vec<AccountKey> {
         let lost = self.past.lost.iter();
         let lost = lost.filter(|(_, count)| **count >= LOST_LEASES_MAX);
         let banned = self.past.banned.iter().chain(lost.map(|(it, _)| it));
@@ -365,6 +432,16 @@ impl TrainCore {
         excluded.extend(self.doubt.map(|doubt| doubt.provider));
         excluded.sort_unstable();
         excluded.dedup();
+        excluded
+    }
+
+    /// Returns the next lease: for the next audit, or from the last kept states.
+    fn next_wish(&self) -> LeaseWish {
+        if let Some(wish) = self.audit_wish() {
+            return wish;
+        }
+        let from = self.past.kept.clone();
+        let (steps, evaluations) = self.lease_extent(from.position);
         let position = from.position;
         LeaseWish {
             first: match self.is_due(position) {
@@ -375,8 +452,9 @@ impl TrainCore {
             steps,
             evaluations,
             request_time: self.request_time,
-            budget: budget.map(|budget| Credits(budget.0.saturating_sub(self.past.spent.0))),
-            excluded,
+            budget: self.budget_left(),
+            excluded: self.excluded_providers(),
+            claims: Vec::new(),
         }
     }
 

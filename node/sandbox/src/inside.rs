@@ -446,6 +446,6 @@ fn play_fault(fault: Option<Fault>) {
         Some(Fault::Stall) => loop {
             thread::park();
         },
-        Some(Fault::Lie | Fault::Die | Fault::Deaf | Fault::Shut) | None => {}
+        Some(Fault::Lie | Fault::Skip | Fault::Die | Fault::Deaf | Fault::Shut) | None => {}
     }
 }

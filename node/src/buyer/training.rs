@@ -6,6 +6,7 @@
 //! ([`RunJournal`]): if a provider or the buyer is lost, another one goes on from there.
 
 mod answer_times;
+mod audited_segment;
 mod error;
 mod held_out;
 mod journal;
@@ -36,7 +37,7 @@ pub use outer::{OUTER_LEARNING_RATE, OUTER_MOMENTUM};
 pub use run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
 pub use run_error::TrainingRunError;
 pub use run_list::{ListedRun, RunState, list_run, read_runs, read_runs_named, run_folder};
-pub use souk_roles::train::{LossBits, Past as RunPast};
+pub use souk_roles::train::{AuditVerdict, LossBits, Past as RunPast};
 pub use workers::{WORKERS_MAX, Workers};
 
 use workers::Leg;

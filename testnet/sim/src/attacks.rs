@@ -10,6 +10,7 @@
 mod false_receipts;
 mod moves;
 mod position;
+mod training;
 
 use std::collections::HashMap;
 
@@ -137,6 +138,7 @@ pub fn search_attacks() -> Vec<AttackCost> {
     }
     costs.extend(play_false_receipts());
     costs.push(play_false_disputes());
+    costs.extend(training::play_workers());
     costs
 }
 

@@ -135,6 +135,15 @@ pub fn from_end(end: TrainingEnd, done: u64, steps: u64, note: Option<String>) -
             let cause = "several leases in a row brought no parameters";
             Failure::new(Kind::Job, cause, "give a smaller --keep, or other devices")
         }
+        TrainingEnd::Disputed { step } => {
+            let cause = format!(
+                "two providers made different parameters from step {} on, and no third one is on \
+                 offer",
+                step + 1
+            );
+            let hint = "resume the run when another provider offers a device; do not use the model";
+            Failure::new(Kind::Verification, cause, hint)
+        }
         TrainingEnd::Journal(why) => {
             let cause = format!("the journal of the run could not be written: {why}");
             Failure::new(

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use souk_node::buyer::job::Limits;
 use souk_node::buyer::training::Training;
 use souk_node::buyer::{Quote, plan_json};
+use souk_node::market::Permille;
 
 use super::subject::Subject;
 use crate::args::Output;
@@ -59,6 +60,8 @@ pub struct TrainingPlan<'a> {
     pub limits: &'a Limits,
     /// The steps from one kept state to the next.
     pub keep_steps: u64,
+    /// The share of the steps that another provider runs again.
+    pub audit_share: Permille,
 }
 
 impl TrainingPlan<'_> {
@@ -73,7 +76,8 @@ impl TrainingPlan<'_> {
         let (step, settings) = (&training.step, &training.settings);
         let memory = quote.graph.summary().memory_bytes_peak;
         // A quote is for the steps of one lease.
-        let leases = training.request_count() as f64 / f64::from(quote.requests.max(1));
+        let requests = (training.request_count() + self.audited_steps()) as f64;
+        let leases = requests / f64::from(quote.requests.max(1));
         let seconds = quote.run_seconds() * leases;
         let price = (quote.price().0 as f64 * leases).ceil() as u64;
         let batches = settings.steps as f64 * settings.batches_per_step() as f64;
@@ -84,6 +88,7 @@ impl TrainingPlan<'_> {
             Output::Json => show::print_json(&json!({
                 "steps": settings.steps,
                 "workers": self.describe_workers(),
+                "audited_steps": self.audited_steps(),
                 "evaluations": training.held_out.as_ref().map(|_| training.evaluation_count()),
                 "tokens": tokens.map(|tokens| tokens.round() as u64),
                 "price_micro_per_million_tokens": per_million,
@@ -104,6 +109,7 @@ impl TrainingPlan<'_> {
                     format_bytes(memory),
                 ));
                 text.extend(self.round_line());
+                text.extend(self.audit_line());
                 if let (Some(tokens), Some(per_million)) = (tokens, per_million) {
                     text.push(format!(
                         "  {tokens:.0} tokens in all, {} credits for a million",
@@ -143,6 +149,27 @@ impl TrainingPlan<'_> {
             "rounds": workers.round_count(self.training.settings.steps),
             "round_bytes_to_workers": bytes.0,
             "round_bytes_from_workers": bytes.1,
+        })
+    }
+
+    /// Returns how many steps are run again, as far as nobody lies.
+    fn audited_steps(&self) -> u64 {
+        let share = u64::from(self.audit_share.0);
+        self.training
+            .settings
+            .steps
+            .saturating_mul(share)
+            .div_ceil(1_000)
+    }
+
+    /// Returns a line on the audits.
+    fn audit_line(&self) -> Option<String> {
+        let steps = self.audited_steps();
+        (steps > 0).then(|| {
+            format!(
+                "  about {} of them run again by other providers, which the price includes",
+                format_count(steps, "step")
+            )
         })
     }
 

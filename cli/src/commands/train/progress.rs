@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use serde_json::json;
 use souk_node::buyer::JobEvent;
-use souk_node::buyer::training::{Training, TrainingEvent};
-use souk_node::market::Credits;
+use souk_node::buyer::training::{AuditVerdict, Training, TrainingEvent};
+use souk_node::market::{AccountKey, Credits};
 
 use crate::args::Output;
 use crate::show::{self, Names, format_count, progress};
@@ -92,8 +92,53 @@ impl Progress {
                 of_workers,
                 spent,
             } => self.show_round(done, losses, of_workers, spent),
+            TrainingEvent::Audited { from, end, verdict } => {
+                self.show_audit(from + 1, end, verdict);
+            }
             event => self.show_lease_event(0, &event),
         }
+    }
+
+    /// Shows what came of running some steps again.
+    fn show_audit(&mut self, first: u64, last: u64, verdict: AuditVerdict) {
+        let name = |account: &AccountKey| {
+            let account = account.to_string();
+            show::replace_accounts(&account, &self.names)
+        };
+        let (word, provider, back_to) = match &verdict {
+            AuditVerdict::Confirmed { by } => ("confirmed", Some(by), None),
+            AuditVerdict::Contradicted { by } => ("contradicted", Some(by), None),
+            AuditVerdict::Unaudited => ("unaudited", None, None),
+            AuditVerdict::Convicted { provider, back_to } => {
+                ("convicted", Some(provider), Some(*back_to))
+            }
+        };
+        if self.output == Output::Json {
+            if show::is_by_line() {
+                show::print_json(&json!({
+                    "audit": word, "first_step": first, "last_step": last, "provider": provider,
+                    "back_to": back_to,
+                }));
+            }
+            return;
+        }
+        let steps = match first == last {
+            true => format!("step {first}"),
+            false => format!("steps {first} to {last}"),
+        };
+        let text = match &verdict {
+            AuditVerdict::Confirmed { by } => format!("{} made the same", name(by)),
+            AuditVerdict::Contradicted { by } => {
+                format!("{} made something else; a third provider decides", name(by))
+            }
+            AuditVerdict::Unaudited => "no other provider could run them again".to_owned(),
+            AuditVerdict::Convicted { provider, back_to } => format!(
+                "two others agree that {} lied; training goes on after {}",
+                name(provider),
+                format_count(*back_to, "step")
+            ),
+        };
+        show::print_notice(&format!("  audit of {steps}: {text}"));
     }
 
     /// Shows an event of a lease of a worker.

@@ -102,6 +102,7 @@ impl TrainingReport<'_> {
                 format_count(show::to_u64(receipts.len()), "lease")
             ),
         ];
+        lines.extend(self.audit_line());
         lines.extend(missing);
         lines
     }
@@ -163,6 +164,7 @@ impl TrainingReport<'_> {
             "steps_done": self.result.losses.len(),
             "losses": self.result.losses,
             "held_out": self.describe_held_out(),
+            "audits": self.describe_audits(),
             "spent_micro": self.result.spent.0,
             "receipts": self.result.receipts,
         });
@@ -188,6 +190,36 @@ impl TrainingReport<'_> {
                 },
             })
         })
+    }
+
+    /// Returns what audits found; null if no step was to be run again.
+    fn describe_audits(&self) -> Value {
+        let audits = self.result.audits.as_ref();
+        audits.map_or(Value::Null, |audits| {
+            json!({
+                "share": self.args.audit_share().0,
+                "confirmed_steps": audits.confirmed_steps,
+                "unaudited_steps": audits.unaudited_steps,
+                "convicted": audits.convicted,
+            })
+        })
+    }
+
+    /// Returns a line on the audits.
+    fn audit_line(&self) -> Option<String> {
+        let audits = self.result.audits.as_ref()?;
+        let unaudited = match audits.unaudited_steps {
+            0 => String::new(),
+            steps => format!("; {} found no other provider", format_count(steps, "step")),
+        };
+        let convicted = match show::to_u64(audits.convicted.len()) {
+            0 => String::new(),
+            liars => format!("; {} lied", format_count(liars, "provider")),
+        };
+        Some(format!(
+            "  {} confirmed by another provider{unaudited}{convicted}",
+            format_count(audits.confirmed_steps, "step")
+        ))
     }
 
     /// Returns the evaluations; null without held-out examples.

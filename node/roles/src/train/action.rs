@@ -3,6 +3,7 @@
 
 use souk_market::{AccountKey, Credits};
 
+use super::audits::{AuditVerdict, SegmentClaim};
 use super::facts::{Checkpoint, End, Fact, LossBits, States};
 use crate::clock::Micros;
 
@@ -28,6 +29,9 @@ pub enum Action {
     Record(Fact),
     /// States that no later life needs. No answer.
     ForgetStates(States),
+    /// The last kept states are these older ones, which are on the disk. No answer, or
+    /// [`super::Event::NotRecorded`].
+    RestoreStates(Checkpoint),
     /// Show a step to people. If its lease ends before the next kept states, it is shown again. No
     /// answer.
     ShowStep {
@@ -42,6 +46,15 @@ pub enum Action {
         position: u64,
         /// The loss of the held-out examples after these steps.
         loss: LossBits,
+    },
+    /// Show an audit to people. No answer.
+    ShowAudit {
+        /// The position of its first step.
+        from: u64,
+        /// The position after its last step.
+        end: u64,
+        /// What it led to.
+        verdict: AuditVerdict,
     },
     /// The run is over, and no action follows.
     End(End),
@@ -65,6 +78,10 @@ pub struct LeaseWish {
     pub budget: Option<Credits>,
     /// The providers from which not to buy.
     pub excluded: Vec<AccountKey>,
+    /// If the lease is an audit, what others say that its steps make: first the provider that made
+    /// them, whose states are on the disk, then those that ran them again. The answers of the lease
+    /// must have the bits of one of these claims if they are equal as far as arithmetic can tell.
+    pub claims: Vec<SegmentClaim>,
 }
 
 /// What a lease does next.

@@ -30,9 +30,10 @@ impl TrainCore {
         self.is_evaluation_point(position) && last.is_none_or(|(at, _)| *at < position)
     }
 
-    /// Returns whether all steps and evaluations are done.
+    /// Returns whether all steps, audits and evaluations are done.
     pub(super) fn has_all(&self) -> bool {
-        self.past.is_done() && !self.is_due(self.past.steps)
+        let has_audits = !self.past.due_audits.is_empty();
+        self.past.is_done() && !has_audits && !self.is_due(self.past.steps)
     }
 
     /// Returns how many steps and evaluations the next lease is for. It does not evaluate after its

@@ -10,6 +10,7 @@ use souk_market::{AccountKey, Credits, JobId, MarketId, Millis, Receipt};
 use souk_memory::ContentId;
 
 use super::LOST_LEASES_MAX;
+use super::audits::{Anchor, AuditSpec, AuditTally, Segment};
 
 /// The values that a step leaves to the next one: the names of inputs, and contents.
 pub type States = Vec<(String, ContentId)>;
@@ -71,6 +72,11 @@ pub enum End {
     NoLease,
     /// Several leases in a row brought no states.
     Lost,
+    /// Two providers made different states in the same steps, and no third one is on offer.
+    Disputed {
+        /// The position of the first of these steps.
+        step: u64,
+    },
     /// The journal could not be written.
     Journal,
 }
@@ -93,6 +99,9 @@ pub enum Fact {
         command: String,
         /// The time of the record.
         at: Millis,
+        /// How its steps are audited; none if nobody runs a step again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        audits: Option<AuditSpec>,
     },
     /// A lease will be bought under this id.
     Leasing {
@@ -111,6 +120,9 @@ pub enum Fact {
         states: States,
         /// The head of the chain after them.
         link: ContentId,
+        /// The provider that made them, in a run that audits its steps.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<AccountKey>,
     },
     /// All workers did their steps of a round, and the states after the average are on the disk.
     Round {
@@ -148,6 +160,24 @@ pub enum Fact {
     /// A provider is no longer bought from, after another one did its steps otherwise.
     Banned {
         /// The provider whose claim the other one refuted.
+        provider: AccountKey,
+    },
+    /// Another provider ran steps of an audit again, and made the same.
+    Confirmed {
+        /// The position of the first of these steps.
+        from: u64,
+        /// The provider that made the same.
+        by: AccountKey,
+    },
+    /// No other provider could run the steps of an audit again.
+    Unaudited {
+        /// The position of the first of these steps.
+        from: u64,
+    },
+    /// Two other providers agree that a provider made a step wrong. The run goes back to the states
+    /// before the first step that this provider made, and buys no more from it.
+    Convicted {
+        /// The provider that lied.
         provider: AccountKey,
     },
     /// The run is over. A later life can go on with it, unless all steps are done.
@@ -190,8 +220,16 @@ pub struct Past {
     pub lost: BTreeMap<AccountKey, u32>,
     /// The providers from which the run buys no more.
     pub banned: BTreeSet<AccountKey>,
-    /// The hash of each states that the run kept.
-    pub seen: BTreeSet<ContentId>,
+    /// The hash of each states that the run kept, and their position.
+    pub seen: BTreeMap<ContentId, u64>,
+    /// How its steps are audited.
+    pub audits: Option<AuditSpec>,
+    /// The steps that another provider must run again, in their order.
+    pub due_audits: Vec<Segment>,
+    /// For each provider that made steps of an audited run: where it began.
+    pub anchors: Vec<Anchor>,
+    /// What the audits found.
+    pub audit_tally: AuditTally,
     /// How it ended, unless a later life went on.
     pub how: Option<End>,
 }
@@ -227,7 +265,11 @@ impl Past {
             command: String::new(),
             at: Millis(0),
             link: subject,
-            seen: BTreeSet::from([states_root(&states)]),
+            seen: BTreeMap::from([(states_root(&states), 0)]),
+            audits: None,
+            due_audits: Vec::new(),
+            anchors: Vec::new(),
+            audit_tally: AuditTally::default(),
             kept: Checkpoint {
                 position: 0,
                 states,
@@ -257,6 +299,7 @@ impl Past {
             states,
             command,
             at,
+            audits,
         }) = facts.next()
         else {
             return Err(FactError::NoBegin);
@@ -264,6 +307,7 @@ impl Past {
         let mut past = Past {
             command,
             at,
+            audits,
             ..Past::begin(subject, payer, steps, states)
         };
         facts.try_for_each(|fact| past.apply(fact))?;
@@ -284,13 +328,18 @@ impl Past {
                 losses,
                 states,
                 link,
+                by,
             } => {
                 let expected = self.kept.position;
                 if losses.is_empty() {
                     let found = from;
                     return Err(FactError::Position { found, expected });
                 }
+                let before = Anchor::at(by.unwrap_or(self.payer.account), self);
                 self.keep_steps(from, losses, states, link)?;
+                if by.is_some() {
+                    self.note_segment(before);
+                }
             }
             Fact::Round {
                 from,
@@ -332,6 +381,13 @@ impl Past {
                 }
             }
             Fact::Banned { provider } => drop(self.banned.insert(provider)),
+            Fact::Confirmed { from, .. } => {
+                self.audit_tally.confirmed_steps += self.close_audit(from)?;
+            }
+            Fact::Unaudited { from } => {
+                self.audit_tally.unaudited_steps += self.close_audit(from)?;
+            }
+            Fact::Convicted { provider } => self.convict_provider(provider),
             Fact::Over { how } => self.how = Some(how),
         }
         Ok(())
@@ -356,7 +412,7 @@ impl Past {
         }
         self.link = link;
         self.losses.extend(losses);
-        self.seen.insert(states_root(&states));
+        self.seen.entry(states_root(&states)).or_insert(position);
         self.kept = Checkpoint { position, states };
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use serde::Serialize;
 use souk_market::{AccountKey, Credits};
 
+use super::audits::audit_step;
 use super::*;
 
 /// The most kept states that wait for the journal before the core sends another step: they are in
@@ -46,13 +47,17 @@ pub(super) struct LeaseRun {
     /// Whether the next request waits for the journal.
     pub(super) is_send_due: bool,
     /// The losses of the steps since the last kept states.
-    unkept: Vec<LossBits>,
+    pub(super) unkept: Vec<LossBits>,
     /// The number of answered requests: of steps, and of batches of evaluations.
-    answered: u64,
+    pub(super) answered: u64,
+    /// Whether it runs the steps of an audit again.
+    is_audit: bool,
+    /// What it made of the steps of an audit; none before it has done all of them.
+    pub(super) claim: Option<SegmentClaim>,
     /// What the market holds for it.
     pub(super) escrow: Credits,
     /// Whether no further answer counts.
-    is_deaf: bool,
+    pub(super) is_deaf: bool,
     is_malformed: bool,
     /// How the run ends with the lease.
     ends: Option<End>,
@@ -77,6 +82,8 @@ impl LeaseRun {
             is_send_due: false,
             unkept: Vec::new(),
             answered: 0,
+            is_audit: !wish.claims.is_empty(),
+            claim: None,
             escrow: Credits::ZERO,
             is_deaf: false,
             is_malformed: false,
@@ -108,9 +115,18 @@ impl LeaseRun {
         self.ends = Some(end);
     }
 
+    /// Returns the position from which its unkept steps go on.
+    fn base(&self, past: &Past) -> u64 {
+        match self.is_audit {
+            true => self.first,
+            false => past.kept.position,
+        }
+    }
+
     pub(super) fn assert_invariants(&self, past: &Past) {
-        let head = past.kept.position + self.unkept.len() as u64;
-        assert!(self.first <= past.kept.position && head <= self.next);
+        let base = self.base(past);
+        let head = base + self.unkept.len() as u64;
+        assert!(self.first <= base && head <= self.next);
         assert!(self.next <= self.end, "it sends what it was bought for");
         let steps = self.under_way.iter();
         let steps = steps.filter(|it| **it != UnderWay::Evaluation).count() as u64;
@@ -128,7 +144,7 @@ impl TrainCore {
         if lease.has_no_more {
             return;
         }
-        let unrecorded = self.unrecorded.iter().filter(|it| !it.is_empty()).count();
+        let unrecorded = self.unrecorded.iter().filter(|it| it.has_states).count();
         if unrecorded >= UNRECORDED_STATES_MAX && !lease.is_deaf {
             if let Phase::Running(lease) = &mut self.phase {
                 lease.is_send_due = true;
@@ -167,6 +183,10 @@ impl TrainCore {
     /// Returns what a lease does after all that it was sent.
     fn next_request(&self, lease: &LeaseRun) -> Option<RunRequest> {
         let position = lease.next;
+        if lease.is_audit {
+            let is_over = position >= lease.end || self.is_last_step(lease);
+            return (!is_over).then(|| RunRequest::Step(audit_step(position, lease.end)));
+        }
         let is_evaluated = lease.evaluated == Some(position) || lease.evaluations_left == 0;
         if self.is_due(position) && !is_evaluated {
             return Some(RunRequest::Evaluation { position });
@@ -178,7 +198,7 @@ impl TrainCore {
 
     /// Returns whether a lease must end after a step that brings the states.
     fn is_last_step(&self, lease: &LeaseRun) -> bool {
-        self.stops > 0 || lease.is_time_short
+        self.stops > 0 || lease.is_time_short || (!lease.is_audit && self.has_many_audits())
     }
 
     pub(super) fn on_time_short(&mut self) {
@@ -200,6 +220,9 @@ impl TrainCore {
             Some(UnderWay::Evaluation) => return self.take_evaluation(&answer),
             Some(UnderWay::Step { keep }) => keep,
         };
+        if lease.is_audit {
+            return self.on_audit_answered(answer, keep);
+        }
         let position = self.past.kept.position + lease.unkept.len() as u64;
         match answer {
             StepAnswer::Malformed | StepAnswer::Abandoned => self.on_malformed(),
@@ -215,7 +238,8 @@ impl TrainCore {
             StepAnswer::Done { states: None, .. } if keep => self.on_malformed(),
             StepAnswer::Done { loss, states } => {
                 if let Some(states) = states.as_ref().filter(|_| keep) {
-                    let is_old = self.past.seen.contains(&states_root(states)) && !self.is_still;
+                    let is_old =
+                        self.past.seen.contains_key(&states_root(states)) && !self.is_still;
                     if is_old && !self.is_confirmed(position, Claim::OldStates) {
                         return;
                     }
@@ -279,6 +303,7 @@ impl TrainCore {
             losses,
             states,
             link,
+            by: self.past.audits.map(|_| provider),
         });
         self.fruitless = 0;
         let is_refuted = |doubt: &Doubt| doubt.position < done && doubt.provider != provider;
@@ -311,7 +336,7 @@ impl TrainCore {
         false
     }
 
-    fn on_malformed(&mut self) {
+    pub(super) fn on_malformed(&mut self) {
         if let Phase::Running(lease) = &mut self.phase {
             (lease.is_deaf, lease.is_malformed) = (true, true);
         }
@@ -330,8 +355,13 @@ impl TrainCore {
             panic!("a lease that ends was begun");
         };
         let is_doubted = self.doubt.is_some_and(|it| it.provider == lease.provider);
-        let is_fruitful = self.past.kept.position > lease.first
-            || self.past.held_out.len() > lease.held_out_before;
+        let is_fruitful = match lease.is_audit {
+            true => lease.claim.is_some(),
+            false => {
+                self.past.kept.position > lease.first
+                    || self.past.held_out.len() > lease.held_out_before
+            }
+        };
         let blame = self.blame_provider(&lease, &ended, is_fruitful);
         self.record_fact(Fact::LeaseOver {
             provider: lease.provider,
@@ -344,10 +374,11 @@ impl TrainCore {
             LeaseEndReason::Fault | LeaseEndReason::Unsold if lease.answered == 0 => None,
             _ => self.request_time.max(ended.request_time),
         };
-        self.fruitless = match is_fruitful {
-            true => 0,
-            false => self.fruitless + 1,
-        };
+        match (lease.is_audit, is_fruitful) {
+            (true, _) => self.on_audit_over(&lease),
+            (false, true) => self.fruitless = 0,
+            (false, false) => self.fruitless += 1,
+        }
         // A doubt costs one lease more.
         let fruitless_max = match is_doubted {
             true => 2 * FRUITLESS_LEASES_MAX,
@@ -362,6 +393,8 @@ impl TrainCore {
             self.end_run(End::Stopped);
         } else if self.fruitless >= fruitless_max {
             self.end_run(End::Lost);
+        } else if self.past.audits.is_some() {
+            self.go_on_settled();
         } else {
             self.go_on();
         }

@@ -1,5 +1,6 @@
 //! Plays runs against providers that die, lag and lie, with a buyer that is killed at any moment.
 
+mod audits;
 mod world;
 
 use souk_market::Credits;
@@ -337,6 +338,7 @@ fn begin_short() -> TrainCore {
         states: vec![("parameters".to_owned(), world::honest_state(0))],
         command: String::new(),
         at: souk_market::Millis(1),
+        audits: None,
     };
     let spec = RunSpec {
         keep_steps: 1,

@@ -18,7 +18,7 @@ use souk_folder::fact_writer::FactWriter;
 use souk_folder::facts::{FactLog, FactLogError};
 use souk_market::Credits;
 use souk_memory::{ContentId, Tensor};
-use souk_roles::train::{Checkpoint, Fact, FactError, Past};
+use souk_roles::train::{Checkpoint, Fact, FactError, Past, States};
 
 use crate::buyer::journal::{JournalError, write_durably};
 
@@ -143,7 +143,7 @@ impl RunJournal {
             past: Some(past.clone()),
             failed: None,
         };
-        journal.prune_states(&past.kept);
+        journal.prune_states(&past.needed_states());
         journal.remove_rounds(Some(past.rounds))?;
         Ok(journal)
     }
@@ -247,19 +247,11 @@ impl RunJournal {
         &self,
         kept: &Checkpoint,
     ) -> Result<BTreeMap<String, Tensor>, RunJournalError> {
-        let read = |(name, id): &(String, ContentId)| {
-            let path = self.state_path(id);
-            let blob = Bytes::from(fs::read(&path).map_err(file_error(&path))?);
-            let tensor = Tensor::from_blob(&blob).ok();
-            let tensor = tensor.filter(|tensor| tensor.id() == *id);
-            let tensor = tensor.ok_or(RunJournalError::State { path })?;
-            Ok((name.clone(), tensor))
-        };
-        kept.states.iter().map(read).collect()
+        read_states(&self.folder, &kept.states)
     }
 
     fn state_path(&self, id: &ContentId) -> PathBuf {
-        self.folder.join(STATES_FOLDER).join(id.to_string())
+        state_path(&self.folder, id)
     }
 
     /// Starts the thread that writes. It ends when the writer is dropped.
@@ -315,7 +307,7 @@ impl RunJournal {
         self.write_states(&blobs)?;
         self.append_facts(facts)?;
         let past = self.past.as_ref().expect("a fact was appended");
-        self.prune_states(&past.kept);
+        self.prune_states(&past.needed_states());
         self.remove_rounds(Some(past.rounds))
     }
 
@@ -336,19 +328,39 @@ impl RunJournal {
         Ok(())
     }
 
-    /// Removes states that no fact names: those before the last kept ones, or of steps that a dead
+    /// Removes states that nobody needs: those before the last kept ones, or of steps that a dead
     /// process did not record.
-    fn prune_states(&self, kept: &Checkpoint) {
+    fn prune_states(&self, needed: &States) {
         let files = fs::read_dir(self.folder.join(STATES_FOLDER));
         for file in files.into_iter().flatten().flatten() {
             let name = file.file_name();
-            let mut named = kept.states.iter().map(|(_, id)| id.to_string());
+            let mut named = needed.iter().map(|(_, id)| id.to_string());
             if !named.any(|id| name == *id) {
                 // If this fails, the file only takes room.
                 let _ = fs::remove_file(file.path());
             }
         }
     }
+}
+
+/// Reads states of the run in a folder, and checks that each is the content that its id names.
+pub(super) fn read_states(
+    folder: &Path,
+    states: &States,
+) -> Result<BTreeMap<String, Tensor>, RunJournalError> {
+    let read = |(name, id): &(String, ContentId)| {
+        let path = state_path(folder, id);
+        let blob = Bytes::from(fs::read(&path).map_err(file_error(&path))?);
+        let tensor = Tensor::from_blob(&blob).ok();
+        let tensor = tensor.filter(|tensor| tensor.id() == *id);
+        let tensor = tensor.ok_or(RunJournalError::State { path })?;
+        Ok((name.clone(), tensor))
+    };
+    states.iter().map(read).collect()
+}
+
+fn state_path(folder: &Path, id: &ContentId) -> PathBuf {
+    folder.join(STATES_FOLDER).join(id.to_string())
 }
 
 fn open_log(folder: &Path) -> Result<(FactLog, Vec<Fact>), RunJournalError> {
@@ -416,12 +428,14 @@ mod tests {
             states: first,
             command: "{}".to_owned(),
             at: Millis(1),
+            audits: None,
         };
         let kept = Fact::Kept {
             from: 0,
             losses,
             states: second,
             link,
+            by: None,
         };
         [began, kept]
     }

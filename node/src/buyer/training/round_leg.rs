@@ -42,9 +42,10 @@ impl RoundLeg {
                 LegEnd::Waits
             }
             TrainingEnd::Done => LegEnd::Done,
-            TrainingEnd::NoLease(_) | TrainingEnd::Lost(_) | TrainingEnd::NotFinite { .. } => {
-                LegEnd::Waits
-            }
+            TrainingEnd::NoLease(_)
+            | TrainingEnd::Lost(_)
+            | TrainingEnd::NotFinite { .. }
+            | TrainingEnd::Disputed { .. } => LegEnd::Waits,
             TrainingEnd::Stopped | TrainingEnd::Journal(_) => LegEnd::EndsRun,
         }
     }

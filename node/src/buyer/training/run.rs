@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use souk_market::{AccountKey, Credits, Receipt};
+use souk_market::{AccountKey, Credits, Permille, Receipt};
 use souk_memory::{ContentId, Tensor};
+use souk_roles::train::{AuditTally, AuditVerdict};
 use tokio::sync::Notify;
 
 use super::Training;
@@ -22,6 +23,9 @@ pub struct TrainingRun<'a> {
     /// The states return to the buyer after so many steps. A lost provider costs at most the steps
     /// since then. It has no effect on the result.
     pub keep_steps: u64,
+    /// The share of the steps that another provider runs again; zero for none. It has no effect on
+    /// the result if nobody lies. A later life goes on with the share of the first.
+    pub audit_share: Permille,
     /// Stops the run when you notify it: it sends one more step, takes those under way, and pays
     /// for them. A second time ends the lease at once.
     pub cancel: Arc<Notify>,
@@ -50,6 +54,15 @@ pub enum TrainingEvent<'a> {
         loss: f32,
         /// The cost of the ended leases.
         spent: Credits,
+    },
+    /// Another provider ran some steps again.
+    Audited {
+        /// The number of steps done before the first of them.
+        from: u64,
+        /// The number of steps done after the last of them.
+        end: u64,
+        /// What it led to.
+        verdict: AuditVerdict,
     },
     /// An event of one worker of several. Its step counts once its round is done.
     OfWorker {
@@ -97,6 +110,12 @@ pub enum TrainingEnd {
     NoLease(Box<QuoteError>),
     /// Leases ended without states.
     Lost(Option<Box<UnfinishedJob>>),
+    /// Two providers made different states in the same steps, and no third one was on offer. The
+    /// states of the result may be wrong.
+    Disputed {
+        /// The position of the first of these steps, from 0.
+        step: u64,
+    },
     /// The journal could not be written, for this reason.
     Journal(String),
 }
@@ -122,4 +141,6 @@ pub struct TrainingResult {
     pub lost: BTreeMap<AccountKey, u32>,
     /// The providers from which the run buys no more.
     pub banned: BTreeSet<AccountKey>,
+    /// What audits found; none if no step was to be run again.
+    pub audits: Option<AuditTally>,
 }

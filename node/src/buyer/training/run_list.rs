@@ -52,6 +52,8 @@ pub enum RunState {
     NoDevice,
     /// Several leases in a row brought no states.
     DevicesLost,
+    /// Two providers made different states in the same steps, and no third one was on offer.
+    Disputed,
     /// Its journal could not be written.
     DiskFailed,
 }
@@ -69,6 +71,7 @@ impl RunState {
             RunState::NotFinite => "not finite",
             RunState::NoDevice => "no device",
             RunState::DevicesLost => "devices lost",
+            RunState::Disputed => "disputed",
             RunState::DiskFailed => "disk failed",
         }
     }
@@ -87,6 +90,7 @@ impl ListedRun {
             Some(End::NotFinite { .. }) => RunState::NotFinite,
             Some(End::NoLease) => RunState::NoDevice,
             Some(End::Lost) => RunState::DevicesLost,
+            Some(End::Disputed { .. }) => RunState::Disputed,
             Some(End::Journal) => RunState::DiskFailed,
         }
     }

@@ -2,6 +2,7 @@
 //! by their form, and writes the journal.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::answer_times::AnswerTimes;
-use super::journal::{RunWrite, RunWriter, RunWritten};
+use super::audited_segment::AuditedSegment;
+use super::journal::{RunJournalError, RunWrite, RunWriter, RunWritten, read_states};
 use super::run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
 use super::sent::{SentRequests, state_ids, to_requests};
 use super::training_job;
@@ -54,6 +56,14 @@ pub(super) struct RunShell<'a, O> {
     kept: BTreeMap<String, Tensor>,
     /// The states of the answer that the core judges.
     answered: BTreeMap<String, Tensor>,
+    /// The states from which the next lease begins.
+    begun: BTreeMap<String, Tensor>,
+    /// The segment that the present lease runs again; none if it is no audit.
+    audited: Option<AuditedSegment>,
+    /// What other providers made of that segment.
+    rerun: Vec<BTreeMap<String, Tensor>>,
+    /// The folder of the run.
+    folder: PathBuf,
     quoting: Option<Quoting>,
     quoted: Option<(JobId, Box<Job>, Quote)>,
     first: Option<RunRequest>,
@@ -111,7 +121,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         run: &'a TrainingRun<'a>,
         core: TrainCore,
         kept: BTreeMap<String, Tensor>,
-        writer: RunWriter,
+        (writer, folder): (RunWriter, PathBuf),
         observe: O,
     ) -> RunShell<'a, O> {
         RunShell {
@@ -121,6 +131,10 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             next_ticket: 0,
             observe,
             answered: kept.clone(),
+            begun: kept.clone(),
+            audited: None,
+            rerun: Vec::new(),
+            folder,
             kept,
             quoting: None,
             quoted: None,
@@ -298,7 +312,12 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             return Event::BatchAnswered;
         };
         if matches!(answer, StepAnswer::NotFinite { .. }) {
-            self.forget(outputs.into_values());
+            self.forget([outputs]);
+        }
+        if let Some(audited) = &mut self.audited {
+            let answer = audited.match_answer(answer, states.as_ref());
+            self.rerun.extend(states);
+            return Event::Answered(answer);
         }
         if let Some(states) = states {
             self.answered = states;
@@ -376,6 +395,15 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 }
                 self.write(RunWrite::Forget(ids));
             }
+            Action::RestoreStates(kept) => match read_states(&self.folder, &kept.states) {
+                Ok(states) => self.kept = states,
+                Err(error) => {
+                    self.refused_write.get_or_insert(error.to_string());
+                }
+            },
+            Action::ShowAudit { from, end, verdict } => {
+                (self.observe)(TrainingEvent::Audited { from, end, verdict });
+            }
             Action::ShowStep { done, loss } => {
                 let (loss, spent) = (f32::from_bits(loss.0), self.core.past().spent);
                 (self.observe)(TrainingEvent::Step { done, loss, spent });
@@ -410,6 +438,10 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
     /// Looks for the next lease. The device of the lease before comes back a moment after it, also
     /// that of another worker.
     fn quote(&mut self, wish: LeaseWish) {
+        if let Err(error) = self.load_begin(&wish) {
+            self.refused_write.get_or_insert(error.to_string());
+            return;
+        }
         if let Some(unfinished) = &self.unfinished
             && !std::mem::replace(&mut self.is_unfinished_shown, true)
         {
@@ -425,7 +457,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         let requests = training.count_requests(wish.steps, wish.evaluations);
         let first = to_requests(training, wish.first).swap_remove(0);
         let mut inputs = first.tensors;
-        inputs.extend(self.kept.clone());
+        inputs.extend(self.begun.clone());
         let mut job = training_job(training, limits, requests, inputs);
         let waits = position > 0 || self.leases > 0 || training.leg.is_some();
         self.leases += 1;
@@ -441,6 +473,28 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         }));
     }
 
+    /// Finds the states from which a lease begins: the last kept ones or, for an audit, older ones
+    /// from the disk, with those that its steps made.
+    fn load_begin(&mut self, wish: &LeaseWish) -> Result<(), RunJournalError> {
+        let Some(first) = wish.claims.first() else {
+            self.forget(std::mem::take(&mut self.rerun));
+            (self.audited, self.begun) = (None, self.kept.clone());
+            return Ok(());
+        };
+        if wish.claims.len() == 1 {
+            self.forget(std::mem::take(&mut self.rerun));
+        }
+        self.begun = read_states(&self.folder, &wish.from.states)?;
+        let made = read_states(&self.folder, &first.states)?;
+        let all = [made].into_iter().chain(self.rerun.clone());
+        self.audited = Some(AuditedSegment::new(
+            self.begun.clone(),
+            wish.claims.clone(),
+            all.collect(),
+        ));
+        Ok(())
+    }
+
     fn begin_lease(&mut self) {
         let (id, job, quote) = self.quoted.take().expect("a lease begins by its quote");
         let planned = quote.plan.makespan_seconds / f64::from(quote.requests.max(1));
@@ -450,7 +504,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         self.sent = SentRequests::default();
         let mut begin = self.sent.begin(requests, first);
         // The first request also brings the states.
-        begin.tensors.extend(self.kept.clone());
+        begin.tensors.extend(self.begun.clone());
         let (give, inputs) = mpsc::channel(1);
         let (answers, answered) = mpsc::channel(1);
         let (progress, events) = mpsc::channel(PROGRESS_MAX);
@@ -490,7 +544,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
 
     /// Removes contents from the buyer's store. Content that a provider still fetches stays valid,
     /// because the store only drops its own reference.
-    fn forget(&self, tensors: impl Iterator<Item = Tensor>) {
+    fn forget(&self, tensors: impl IntoIterator<Item = BTreeMap<String, Tensor>>) {
+        let tensors = tensors.into_iter().flat_map(BTreeMap::into_values);
         tensors.for_each(|tensor| self.remove_content(&tensor.id()));
     }
 
@@ -514,6 +569,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 None => unreachable!("the core heard that no lease is quoted"),
             },
             End::Lost => TrainingEnd::Lost(self.unfinished),
+            End::Disputed { step } => TrainingEnd::Disputed { step },
             End::Journal => TrainingEnd::Journal(self.write_error),
         };
         let losses = past.losses.iter().map(|loss| f32::from_bits(loss.0));
@@ -529,6 +585,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             receipts: past.receipts.clone(),
             lost: past.lost.clone(),
             banned: past.banned.clone(),
+            audits: past.audits.map(|_| past.audit_tally.clone()),
         };
         (self.writer, result)
     }

@@ -5,10 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use souk_folder::key::NodeKey;
 use souk_market::{Credits, JobId, Millis};
 use souk_memory::Tensor;
 use souk_roles::job::attempt_id;
-use souk_roles::train::{Action, Blame, EvaluationSpec, Fact, Past, Payer, RunSpec, TrainCore};
+use souk_roles::train::{
+    Action, AuditSpec, Blame, EvaluationSpec, Fact, Past, Payer, RunSpec, TrainCore,
+};
 
 use super::journal::RunJournal;
 use super::run::{TrainingEvent, TrainingResult, TrainingRun};
@@ -109,8 +112,9 @@ impl TrainingRun<'_> {
                 (core, actions, states)
             }
         };
+        let folder = journal.folder().to_owned();
         let writer = journal.start_writer();
-        let shell = RunShell::new(self, core, states, writer, observe);
+        let shell = RunShell::new(self, core, states, (writer, folder), observe);
         Ok(shell.run(actions).await)
     }
 
@@ -174,6 +178,11 @@ impl TrainingRun<'_> {
             states: state_ids(states),
             command,
             at: Millis(souk_folder::clock::unix_ms()),
+            audits: (self.audit_share.0 > 0).then(|| AuditSpec {
+                share: self.audit_share,
+                // The public half of a key that nobody sees is as unknown as any secret.
+                secret: NodeKey::generate().public_key(),
+            }),
         }
     }
 

@@ -449,6 +449,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
             },
             TrainingEnd::NoLease(_) => End::NoLease,
             TrainingEnd::Lost(_) => End::Lost,
+            TrainingEnd::Disputed { step } => End::Disputed { step: *step },
             TrainingEnd::Journal(_) => End::Journal,
         };
         self.journal.append_fact(Fact::Over { how })?;
@@ -471,6 +472,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
             receipts,
             lost,
             banned,
+            audits: None,
         })
     }
 }

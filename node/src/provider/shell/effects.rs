@@ -466,7 +466,7 @@ async fn run(
     provider
         .seen
         .learn_measurements(&ran.learned, &work.graph, unix_ms());
-    fault::after_run(fault, &mut ran.outputs);
+    provider.fault.after_run(fault, &mut ran.outputs);
     let (outputs, bytes) = store_outputs(&provider, &work, is_session, ran.outputs, bytes_max)?;
     Ok(FinishedRun {
         work,

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use souk_market::{AccountKey, Credits, JobId, MarketId, Millis};
+use souk_market::{AccountKey, Credits, JobId, MarketId, Millis, Permille};
 use souk_memory::ContentId;
 
 use super::*;
@@ -24,6 +24,10 @@ pub enum Style {
     NotFinite,
     /// It leaves states out, or gives none of the right shape.
     Malformed,
+    /// It leaves out some steps, and answers as if it had done them.
+    Lazy,
+    /// Its states look right, and are others.
+    Poisoned,
 }
 
 /// The account that pays for each run.
@@ -116,6 +120,8 @@ pub struct World {
     /// The times of requests by which leases were bought.
     pub request_times: Vec<Option<Micros>>,
     pub first_stop: Option<u64>,
+    /// The providers that an audit convicted, over all lives.
+    pub convicted: Vec<AccountKey>,
     styles: Vec<Style>,
     began: Fact,
     queue: VecDeque<Fact>,
@@ -154,12 +160,26 @@ fn named(state: ContentId) -> States {
     vec![("parameters".to_owned(), state)]
 }
 
-fn account(provider: usize) -> AccountKey {
+/// The state that a provider of [`Style::Poisoned`] makes, which no other one makes.
+fn poisoned_state(provider: usize, state: ContentId) -> ContentId {
+    next_state(state, u64::MAX - provider as u64 - 1)
+}
+
+pub fn account(provider: usize) -> AccountKey {
     AccountKey([u8::try_from(provider).unwrap() + 1; 32])
 }
 
 impl World {
     pub fn new(seed: u64, styles: Vec<Style>) -> World {
+        World::with_audits(seed, styles, None)
+    }
+
+    /// Creates a world in which another provider runs this share of the segments again.
+    pub fn with_audits(seed: u64, styles: Vec<Style>, share: Option<Permille>) -> World {
+        let audits = share.map(|share| AuditSpec {
+            share,
+            secret: [u8::try_from(seed % 251).unwrap(); 32],
+        });
         let spec = RunSpec {
             keep_steps: 1 + seed % 7,
             lease_steps_max: 5 + seed % 23,
@@ -178,6 +198,7 @@ impl World {
             states: named(first),
             command: String::new(),
             at: Millis(7),
+            audits,
         };
         let (core, actions) = TrainCore::begin(spec, began.clone());
         let mut world = World {
@@ -199,6 +220,7 @@ impl World {
             lagging_limit: None,
             request_times: Vec::new(),
             first_stop: None,
+            convicted: Vec::new(),
             styles,
             began,
             queue: VecDeque::new(),
@@ -229,6 +251,11 @@ impl World {
         self.ends.last() == Some(&End::Done)
     }
 
+    /// Returns how many states are on the disk.
+    pub fn kept_states(&self) -> usize {
+        self.states.len()
+    }
+
     pub fn is_lease_end(&self, position: u64) -> bool {
         position == self.steps || position.is_multiple_of(self.spec.lease_steps_max)
     }
@@ -248,11 +275,9 @@ impl World {
                 continue;
             }
             let is_last = self.ends.last() == Some(&End::Done);
-            assert_eq!(
-                is_last,
-                self.core.past().is_done(),
-                "whoever has all steps is done"
-            );
+            let past = self.core.past();
+            let is_done = past.is_done() && past.due_audits.is_empty();
+            assert_eq!(is_last, is_done, "whoever has all steps is done");
             let spent = self.core.past().spent.0 + STEP_ESCROW;
             let is_broke = self.spec.budget.is_some_and(|budget| spent > budget.0);
             if is_last || is_broke || self.is_calm && self.stop_after.is_none() {
@@ -367,7 +392,15 @@ impl World {
         );
         let loss = loss_at(lease.state, step.position);
         let old = lease.state;
-        lease.state = next_state(lease.state, step.position);
+        // Without the last step of a segment too, two that are lazy could lie alike.
+        let is_skipped = style == Style::Lazy && step.position % 3 == 1 && !step.keep;
+        self.lies += u32::from(is_skipped);
+        if style == Style::Poisoned && step.position % 5 == 3 {
+            self.lies += 1;
+            lease.state = poisoned_state(lease.provider, lease.state);
+        } else if !is_skipped {
+            lease.state = next_state(lease.state, step.position);
+        }
         lease.position += 1;
         lease.done += 1;
         let states = step.keep.then(|| named(lease.state));
@@ -483,6 +516,17 @@ impl World {
                     }
                 }
                 Action::KeepStates(states) => self.states.extend(states.iter().map(|it| it.1)),
+                Action::RestoreStates(kept) => {
+                    assert_eq!(kept, self.core.past().kept);
+                    assert!(self.queue.is_empty(), "all is on the disk");
+                    self.assert_written(&kept.states);
+                }
+                Action::ShowAudit { from, end, verdict } => {
+                    assert!(from < end && end <= self.steps);
+                    if let AuditVerdict::Convicted { provider, .. } = verdict {
+                        self.convicted.push(provider);
+                    }
+                }
                 Action::ForgetStates(states) => {
                     self.states
                         .retain(|it| !states.iter().any(|(_, gone)| gone == it));
@@ -520,10 +564,15 @@ impl World {
     }
 
     fn quote(&mut self, wish: LeaseWish) {
-        let honest = named(honest_state(wish.from.position));
-        assert_eq!(wish.from.states, honest, "it goes on from the right states");
-        let is_written = |it: &(String, ContentId)| self.states.contains(&it.1);
-        assert!(wish.from.states.iter().all(is_written));
+        if !self.has_deceivers() {
+            let honest = named(honest_state(wish.from.position));
+            assert_eq!(wish.from.states, honest, "it goes on from the right states");
+        }
+        self.assert_written(&wish.from.states);
+        if let Some(claim) = wish.claims.first() {
+            assert_eq!(wish.steps, claim.losses.len() as u64);
+            self.assert_written(&claim.states);
+        }
         let left = wish.budget.map_or(u64::MAX, |budget| budget.0);
         let able: Vec<usize> = (0..self.styles.len())
             .filter(|it| !wish.excluded.contains(&account(*it)))
@@ -541,6 +590,24 @@ impl World {
             };
         self.wish = Some(wish);
         self.events.push_back(event);
+    }
+
+    fn assert_written(&self, states: &States) {
+        let is_written = |it: &(String, ContentId)| self.states.contains(&it.1);
+        assert!(states.iter().all(is_written), "{states:?} are on the disk");
+    }
+
+    /// Returns whether somebody makes wrong states that look right.
+    fn has_deceivers(&self) -> bool {
+        let deceives = |style: &Style| matches!(style, Style::Lazy | Style::Poisoned);
+        self.styles.iter().any(deceives)
+    }
+
+    /// Returns whether each step that a deceiver can have made was run again.
+    fn is_checked(&self) -> bool {
+        let past = self.core.past();
+        let has_all = past.audits.is_some_and(|spec| spec.share.0 == 1_000);
+        has_all && past.audit_tally.unaudited_steps == 0 && past.due_audits.is_empty()
     }
 
     fn begin_lease(&mut self) {
@@ -635,14 +702,41 @@ impl World {
     /// than the budget.
     pub fn assert_well(&self) {
         let past = Past::from_facts(self.disk.iter().cloned()).expect("the journal holds");
-        let right = |position| loss_at(honest_state(position), position);
-        let losses: Vec<LossBits> = (0..past.kept.position).map(right).collect();
-        assert_eq!(past.losses, losses, "each batch counts once, in its place");
-        assert_eq!(past.kept.states, named(honest_state(past.kept.position)));
+        let steps = past.losses.len() as u64;
+        assert_eq!(steps, past.kept.position, "each batch counts once");
+        let is_honest = !self.has_deceivers() || self.is_checked();
+        if is_honest {
+            let right = |position| loss_at(honest_state(position), position);
+            let losses: Vec<LossBits> = (0..past.kept.position).map(right).collect();
+            assert_eq!(past.losses, losses, "each batch counts once, in its place");
+            assert_eq!(past.kept.states, named(honest_state(past.kept.position)));
+        }
+        self.assert_honest_are_not_blamed(&past);
         let spent: u64 = self.costs.values().sum();
         assert!(spent <= past.spent.0, "{spent} were spent");
         let budget = self.spec.budget.expect("there is one");
         assert!(past.spent <= budget, "{past:?} of {budget:?}");
+        if is_honest {
+            self.assert_evaluated(&past);
+        }
+    }
+
+    /// Asserts that only providers that lie are no longer bought from, and that nothing of a
+    /// convicted one is left.
+    fn assert_honest_are_not_blamed(&self, past: &Past) {
+        let is_honest =
+            |style: &Style| matches!(style, Style::Honest | Style::Mortal | Style::Lagging);
+        let styles = self.styles.iter().enumerate();
+        for (provider, style) in styles.filter(|(_, style)| is_honest(style)) {
+            let provider = account(provider);
+            assert!(!past.banned.contains(&provider), "{style:?} {provider:?}");
+            assert!(!self.convicted.contains(&provider));
+        }
+        let of_convicted = |provider: &AccountKey| past.audit_tally.convicted.contains(provider);
+        assert!(!past.anchors.iter().any(|it| of_convicted(&it.provider)));
+    }
+
+    fn assert_evaluated(&self, past: &Past) {
         let points: Vec<u64> = self.evaluation_points().collect();
         let before = |at: &&u64| **at < past.kept.position;
         let at_least = points.iter().filter(before).count();
