@@ -57,6 +57,7 @@ mod texts;
 mod token_prices;
 mod trading;
 mod training;
+mod training_audits;
 mod unbegun;
 mod validator;
 mod watching;

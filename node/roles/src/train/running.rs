@@ -375,6 +375,8 @@ impl TrainCore {
             _ => self.request_time.max(ended.request_time),
         };
         match (lease.is_audit, is_fruitful) {
+            (true, false) if self.stops > 0 => {}
+            (true, _) if self.is_journal_lost => {}
             (true, _) => self.on_audit_over(&lease),
             (false, true) => self.fruitless = 0,
             (false, false) => self.fruitless += 1,

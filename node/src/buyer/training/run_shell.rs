@@ -476,14 +476,14 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
     /// Finds the states from which a lease begins: the last kept ones or, for an audit, older ones
     /// from the disk, with those that its steps made.
     fn load_begin(&mut self, wish: &LeaseWish) -> Result<(), RunJournalError> {
+        if wish.claims.len() <= 1 {
+            let rerun = std::mem::take(&mut self.rerun);
+            self.forget(rerun);
+        }
         let Some(first) = wish.claims.first() else {
-            self.forget(std::mem::take(&mut self.rerun));
             (self.audited, self.begun) = (None, self.kept.clone());
             return Ok(());
         };
-        if wish.claims.len() == 1 {
-            self.forget(std::mem::take(&mut self.rerun));
-        }
         self.begun = read_states(&self.folder, &wish.from.states)?;
         let made = read_states(&self.folder, &first.states)?;
         let all = [made].into_iter().chain(self.rerun.clone());
