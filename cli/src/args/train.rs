@@ -196,9 +196,9 @@ pub struct TrainArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(default)]
     pub eval_every: Option<u64>,
-    /// Have other providers run this share of the steps again, such as 10%, which you pay too. Nobody
-    /// knows before the answer which ones. A third provider decides between two that made
-    /// different parameters; the run goes back to before the first step of who lied.
+    /// Have other providers run this share of the steps again, such as 10%; you pay for these steps
+    /// too. No provider can know before its answer which ones. If two make different parameters, a
+    /// third one decides, and the run goes back to the states before the liar's first step.
     #[arg(long, value_name = "PERCENT", value_parser = share, conflicts_with = "workers")]
     #[serde(default)]
     pub audit: Option<Permille>,

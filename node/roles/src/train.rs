@@ -35,11 +35,12 @@ use souk_market::{AccountKey, Credits};
 
 use crate::clock::Micros;
 pub use action::{Action, LeaseWish, RunRequest, Step};
-pub use audits::{Anchor, AuditSpec, AuditTally, AuditVerdict, Segment, SegmentClaim};
+pub use audits::AuditVerdict;
 pub use evaluating::EvaluationSpec;
 pub use event::{Event, LeaseEnd, LeaseEndReason, StepAnswer};
 pub use facts::{
-    Blame, Checkpoint, End, Fact, FactError, LossBits, Past, Payer, States, next_link, states_root,
+    Anchor, AuditFindings, AuditSpec, Blame, Checkpoint, End, Fact, FactError, LossBits, Past,
+    Payer, Segment, SegmentClaim, States, next_link, states_root,
 };
 use running::LeaseRun;
 
@@ -86,7 +87,7 @@ pub struct TrainCore {
     /// Whether this life has bought again from providers that it avoided, since no other is left.
     has_forgiven: bool,
     /// The records without an answer.
-    unrecorded: VecDeque<Unrecorded>,
+    unrecorded: VecDeque<OpenRecord>,
     /// What other providers made of the next audit's steps, none of which is what was claimed.
     claims: Vec<(AccountKey, SegmentClaim)>,
     /// The providers whose answer to the next audit does not count.
@@ -122,7 +123,7 @@ enum Phase {
 
 /// A record without an answer.
 #[derive(Clone, Debug, Serialize)]
-struct Unrecorded {
+struct OpenRecord {
     /// Whether it names new states.
     has_states: bool,
     /// The states that nobody needs after it.
@@ -164,7 +165,7 @@ impl TrainCore {
         let mut core = TrainCore::new(spec, past);
         let states = core.past.kept.states.clone();
         core.actions.push(Action::KeepStates(states));
-        core.unrecorded.push_back(Unrecorded {
+        core.unrecorded.push_back(OpenRecord {
             has_states: false,
             unneeded: Vec::new(),
         });
@@ -274,7 +275,7 @@ impl TrainCore {
         applied.expect("the core makes only facts that follow from those before");
         let needed = self.past.needed_states();
         unneeded.retain(|(_, id)| !needed.iter().any(|(_, needed)| needed == id));
-        self.unrecorded.push_back(Unrecorded {
+        self.unrecorded.push_back(OpenRecord {
             has_states: matches!(fact, Fact::Kept { .. }),
             unneeded,
         });

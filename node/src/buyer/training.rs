@@ -11,6 +11,7 @@ mod error;
 mod held_out;
 mod journal;
 mod learning_rate;
+mod lease_outcome;
 mod outer;
 mod round_leg;
 mod run;

@@ -3,8 +3,8 @@
 
 use souk_market::{AccountKey, Credits};
 
-use super::audits::{AuditVerdict, SegmentClaim};
-use super::facts::{Checkpoint, End, Fact, LossBits, States};
+use super::audits::AuditVerdict;
+use super::facts::{Checkpoint, End, Fact, LossBits, SegmentClaim, States};
 use crate::clock::Micros;
 
 /// An effect that the core of a run requests.
@@ -104,4 +104,12 @@ pub struct Step {
     pub position: u64,
     /// Whether its answer must bring the states.
     pub keep: bool,
+}
+
+impl Step {
+    /// Returns a step of an audit that ends at `end`.
+    pub(super) fn of_audit(position: u64, end: u64) -> Step {
+        let keep = position + 1 == end;
+        Step { position, keep }
+    }
 }

@@ -3,6 +3,8 @@
 //! A step counts once a [`Fact::Kept`] names its loss, beside the states after it. Each of these
 //! facts names the position from which it goes on, so the journal has each step once.
 
+mod segments;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +12,7 @@ use souk_market::{AccountKey, Credits, JobId, MarketId, Millis, Receipt};
 use souk_memory::ContentId;
 
 use super::LOST_LEASES_MAX;
-use super::audits::{Anchor, AuditSpec, AuditTally, Segment};
+pub use segments::{Anchor, AuditFindings, AuditSpec, Segment, SegmentClaim};
 
 /// The values that a step leaves to the next one: the names of inputs, and contents.
 pub type States = Vec<(String, ContentId)>;
@@ -229,7 +231,7 @@ pub struct Past {
     /// For each provider that made steps of an audited run: where it began.
     pub anchors: Vec<Anchor>,
     /// What the audits found.
-    pub audit_tally: AuditTally,
+    pub audit_findings: AuditFindings,
     /// How it ended, unless a later life went on.
     pub how: Option<End>,
 }
@@ -269,7 +271,7 @@ impl Past {
             audits: None,
             due_audits: Vec::new(),
             anchors: Vec::new(),
-            audit_tally: AuditTally::default(),
+            audit_findings: AuditFindings::default(),
             kept: Checkpoint {
                 position: 0,
                 states,
@@ -371,26 +373,28 @@ impl Past {
                 self.spent = Credits(self.spent.0.saturating_add(cost.0));
                 self.receipts.extend(receipts);
                 self.open_lease = None;
-                match blame {
-                    Blame::Nothing => {}
-                    Blame::Lost => *self.lost.entry(provider).or_default() += 1,
-                    Blame::Avoided => {
-                        *self.lost.entry(provider).or_default() += LOST_LEASES_MAX;
-                    }
-                    Blame::Banned => drop(self.banned.insert(provider)),
-                }
+                self.note_blame(provider, blame);
             }
             Fact::Banned { provider } => drop(self.banned.insert(provider)),
             Fact::Confirmed { from, .. } => {
-                self.audit_tally.confirmed_steps += self.close_audit(from)?;
+                self.audit_findings.confirmed_steps += self.close_audit(from)?;
             }
             Fact::Unaudited { from } => {
-                self.audit_tally.unaudited_steps += self.close_audit(from)?;
+                self.audit_findings.unaudited_steps += self.close_audit(from)?;
             }
             Fact::Convicted { provider } => self.convict_provider(provider),
             Fact::Over { how } => self.how = Some(how),
         }
         Ok(())
+    }
+
+    fn note_blame(&mut self, provider: AccountKey, blame: Blame) {
+        match blame {
+            Blame::Nothing => {}
+            Blame::Lost => *self.lost.entry(provider).or_default() += 1,
+            Blame::Avoided => *self.lost.entry(provider).or_default() += LOST_LEASES_MAX,
+            Blame::Banned => drop(self.banned.insert(provider)),
+        }
     }
 
     /// Adds steps and the states after them.

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use serde::Serialize;
 use souk_market::{AccountKey, Credits};
 
-use super::audits::audit_step;
 use super::*;
 
 /// The most kept states that wait for the journal before the core sends another step: they are in
@@ -185,7 +184,7 @@ impl TrainCore {
         let position = lease.next;
         if lease.is_audit {
             let is_over = position >= lease.end || self.is_last_step(lease);
-            return (!is_over).then(|| RunRequest::Step(audit_step(position, lease.end)));
+            return (!is_over).then(|| RunRequest::Step(Step::of_audit(position, lease.end)));
         }
         let is_evaluated = lease.evaluated == Some(position) || lease.evaluations_left == 0;
         if self.is_due(position) && !is_evaluated {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use souk_market::{AccountKey, Credits, Permille, Receipt};
 use souk_memory::{ContentId, Tensor};
-use souk_roles::train::{AuditTally, AuditVerdict};
+use souk_roles::train::{AuditFindings, AuditVerdict};
 use tokio::sync::Notify;
 
 use super::Training;
@@ -142,5 +142,5 @@ pub struct TrainingResult {
     /// The providers from which the run buys no more.
     pub banned: BTreeSet<AccountKey>,
     /// What audits found; none if no step was to be run again.
-    pub audits: Option<AuditTally>,
+    pub audits: Option<AuditFindings>,
 }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_market::{Credits, JobId};
+use souk_market::JobId;
 use souk_memory::Tensor;
 use souk_roles::clock::Micros;
 use souk_roles::train::{
@@ -19,24 +19,17 @@ use tokio::time::Instant;
 use super::answer_times::AnswerTimes;
 use super::audited_segment::AuditedSegment;
 use super::journal::{RunJournalError, RunWrite, RunWriter, RunWritten, read_states};
+use super::lease_outcome::{end_reason, is_money, quote_lease, sum_spending};
 use super::run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
 use super::sent::{SentRequests, state_ids, to_requests};
 use super::training_job;
 use crate::buyer::job::{Job, RequestInputs};
 use crate::buyer::{
-    Answer, Buyer, JobEvent, JobResult, Quote, QuoteError, Reason, Requests, Spending, Submission,
-    UnfinishedJob, draw_job,
+    Answer, JobEvent, JobResult, Quote, QuoteError, Requests, Submission, UnfinishedJob, draw_job,
 };
 
 /// How many steps the buyer sends ahead, so that the provider does not wait for it.
 const WINDOW: u32 = 4;
-
-/// How long a device may take to be on offer again after the lease before, or after its provider
-/// restarted.
-const NEXT_LEASE_WAIT: Duration = Duration::from_secs(10);
-
-/// The pause between two looks at the book.
-const BOOK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Events of a job that can wait for the observer.
 const PROGRESS_MAX: usize = 64;
@@ -585,43 +578,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             receipts: past.receipts.clone(),
             lost: past.lost.clone(),
             banned: past.banned.clone(),
-            audits: past.audits.map(|_| past.audit_tally.clone()),
+            audits: past.audits.map(|_| past.audit_findings.clone()),
         };
         (self.writer, result)
-    }
-}
-
-async fn quote_lease(buyer: &Buyer, job: &Job, waits: bool) -> Result<Quote, QuoteError> {
-    let deadline = Instant::now() + NEXT_LEASE_WAIT;
-    loop {
-        let quoted = buyer.quote_job(job).await;
-        let is_money = quoted.as_ref().is_err_and(is_money);
-        if quoted.is_ok() || is_money || !waits || Instant::now() >= deadline {
-            return quoted;
-        }
-        tokio::time::sleep(BOOK_PERIOD).await;
-    }
-}
-
-/// Returns whether the budget is too small for a lease.
-fn is_money(error: &QuoteError) -> bool {
-    matches!(error, QuoteError::Budget { .. } | QuoteError::Escrow { .. })
-}
-
-/// Returns what a lease cost or can still cost. A lease without a receipt costs what its provider
-/// notes.
-fn sum_spending(spending: Spending) -> Credits {
-    Credits(spending.spent.0.saturating_add(spending.held.0))
-}
-
-/// Returns the reason for the end of a lease. A plan that no longer fits says that the time of a
-/// sold lease was over.
-fn end_reason(how: &crate::buyer::End, is_sold: bool) -> LeaseEndReason {
-    match how {
-        crate::buyer::End::Done => LeaseEndReason::Done,
-        crate::buyer::End::Failed(_) if !is_sold => LeaseEndReason::Unsold,
-        crate::buyer::End::Failed(Reason::NoPlan(_)) => LeaseEndReason::TimeOver,
-        crate::buyer::End::Cancelled => LeaseEndReason::Cancelled,
-        crate::buyer::End::Failed(_) => LeaseEndReason::Fault,
     }
 }

@@ -35,7 +35,7 @@ const PROVIDERS: [u8; 3] = [ATTACKER, 2, 3];
 
 /// What the attacker does.
 #[derive(Clone, Copy)]
-enum Worker {
+enum Deception {
     /// It does every second step.
     Lazy,
     /// It sends other states once, in the segment of this number.
@@ -56,8 +56,8 @@ struct Outcome {
 
 /// Plays each attack with some shares of audits.
 pub(super) fn play_workers() -> Vec<AttackCost> {
-    let lazy = |_: u64| Worker::Lazy;
-    let poisoned = |seed: u64| Worker::Poisoned {
+    let lazy = |_: u64| Deception::Lazy;
+    let poisoned = |seed: u64| Deception::Poisoned {
         segment: seed % (STEPS / KEEP_STEPS),
     };
     [
@@ -68,11 +68,11 @@ pub(super) fn play_workers() -> Vec<AttackCost> {
     .into()
 }
 
-fn play_runs(attack: &str, share: u16, worker: impl Fn(u64) -> Worker) -> AttackCost {
+fn play_runs(attack: &str, share: u16, deception: impl Fn(u64) -> Deception) -> AttackCost {
     let mut found = 0;
     let mut worst: Option<WorstLoss> = None;
     for seed in 0..RUNS {
-        let outcome = TrainingWorld::new(seed, Permille(share), worker(seed)).play();
+        let outcome = TrainingWorld::new(seed, Permille(share), deception(seed)).play();
         found += u64::from(outcome.is_found);
         // A wrong model is worth nothing.
         let worth = if outcome.is_right { STEPS } else { 0 };
@@ -92,7 +92,7 @@ fn play_runs(attack: &str, share: u16, worker: impl Fn(u64) -> Worker) -> Attack
 }
 
 struct TrainingWorld {
-    worker: Worker,
+    deception: Deception,
     core: Option<TrainCore>,
     actions: VecDeque<Action>,
     wish: Option<LeaseWish>,
@@ -109,7 +109,7 @@ struct Lease {
 }
 
 impl TrainingWorld {
-    fn new(seed: u64, share: Permille, worker: Worker) -> TrainingWorld {
+    fn new(seed: u64, share: Permille, deception: Deception) -> TrainingWorld {
         let secret = ContentId::for_content(&seed.to_le_bytes());
         let began = Fact::Began {
             subject: ContentId::for_content(b"subject"),
@@ -134,7 +134,7 @@ impl TrainingWorld {
         };
         let (core, actions) = TrainCore::begin(spec, began);
         TrainingWorld {
-            worker,
+            deception,
             core: Some(core),
             actions: actions.into(),
             wish: None,
@@ -161,7 +161,7 @@ impl TrainingWorld {
         }
         let past = self.core.as_ref().expect("it is there").past();
         let attacker = account(ATTACKER);
-        self.outcome.is_found = past.audit_tally.convicted.contains(&attacker);
+        self.outcome.is_found = past.audit_findings.convicted.contains(&attacker);
         self.outcome.is_right = past.kept.states == to_states(honest_state(STEPS));
         self.outcome
     }
@@ -234,14 +234,16 @@ impl TrainingWorld {
     fn answer_step(&mut self, lease: &mut Lease, step: Step) {
         let loss = to_loss(lease.state);
         let is_deceiving = lease.provider == ATTACKER
-            && match self.worker {
-                Worker::Lazy => step.position % 2 == 0,
-                Worker::Poisoned { segment } => step.keep && step.position / KEEP_STEPS == segment,
+            && match self.deception {
+                Deception::Lazy => step.position % 2 == 0,
+                Deception::Poisoned { segment } => {
+                    step.keep && step.position / KEEP_STEPS == segment
+                }
             };
         lease.done += 1;
-        match (is_deceiving, self.worker) {
-            (true, Worker::Lazy) => self.outcome.unworked += 1,
-            (true, Worker::Poisoned { .. }) => lease.state = next_state(lease.state, u64::MAX),
+        match (is_deceiving, self.deception) {
+            (true, Deception::Lazy) => self.outcome.unworked += 1,
+            (true, Deception::Poisoned { .. }) => lease.state = next_state(lease.state, u64::MAX),
             (false, _) => lease.state = next_state(lease.state, step.position),
         }
         let states = step.keep.then(|| to_states(lease.state));
@@ -282,15 +284,15 @@ mod tests {
     #[test]
     fn with_all_steps_run_again_a_poisoned_state_is_in_no_result() {
         for segment in 0..STEPS / KEEP_STEPS {
-            let worker = Worker::Poisoned { segment };
-            let outcome = TrainingWorld::new(segment, Permille(1_000), worker).play();
+            let deception = Deception::Poisoned { segment };
+            let outcome = TrainingWorld::new(segment, Permille(1_000), deception).play();
             assert!(outcome.is_found && outcome.is_right, "{segment}");
         }
     }
 
     #[test]
     fn without_audits_the_lazy_worker_is_paid_for_what_it_left_out() {
-        let outcome = TrainingWorld::new(1, Permille(0), Worker::Lazy).play();
+        let outcome = TrainingWorld::new(1, Permille(0), Deception::Lazy).play();
         assert_eq!((outcome.paid, outcome.unworked), (STEPS, STEPS / 2));
         assert!(!outcome.is_found && !outcome.is_right);
     }

@@ -81,7 +81,7 @@ fn each_step_of_a_calm_run_is_confirmed_by_another_provider() {
         let world = play_calm(seed, vec![Style::Honest; 2]);
         world.assert_well();
         let past = world.core.past();
-        let tally = &past.audit_tally;
+        let tally = &past.audit_findings;
         assert_eq!(tally.confirmed_steps, world.steps, "seed {seed}");
         assert_eq!((tally.unaudited_steps, world.convicted.len()), (0, 0));
         assert_eq!(world.sent.len() as u64, 2 * world.steps, "each step twice");
@@ -94,7 +94,7 @@ fn each_step_of_a_calm_run_is_confirmed_by_another_provider() {
 fn without_another_provider_the_steps_count_as_unaudited() {
     let world = play_calm(3, vec![Style::Honest]);
     assert!(world.is_done());
-    let tally = &world.core.past().audit_tally;
+    let tally = &world.core.past().audit_findings;
     assert_eq!(tally.unaudited_steps, world.steps);
 }
 
@@ -152,11 +152,11 @@ fn a_run_goes_back_to_the_states_before_the_first_step_of_a_liar() {
     past.apply(Fact::HeldOut { position, loss }).unwrap();
     past.apply(Fact::Convicted { provider: liar }).unwrap();
     assert!(past.banned.contains(&liar));
-    assert_eq!(past.audit_tally.convicted, [liar]);
-    let (banned, audit_tally) = (past.banned.clone(), past.audit_tally.clone());
+    assert_eq!(past.audit_findings.convicted, [liar]);
+    let (banned, audit_findings) = (past.banned.clone(), past.audit_findings.clone());
     let expected = Past {
         banned,
-        audit_tally,
+        audit_findings,
         ..before
     };
     assert_eq!(past, expected, "as if it had never been there");

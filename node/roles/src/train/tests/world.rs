@@ -607,7 +607,7 @@ impl World {
     fn is_checked(&self) -> bool {
         let past = self.core.past();
         let has_all = past.audits.is_some_and(|spec| spec.share.0 == 1_000);
-        has_all && past.audit_tally.unaudited_steps == 0 && past.due_audits.is_empty()
+        has_all && past.audit_findings.unaudited_steps == 0 && past.due_audits.is_empty()
     }
 
     fn begin_lease(&mut self) {
@@ -732,7 +732,7 @@ impl World {
             assert!(!past.banned.contains(&provider), "{style:?} {provider:?}");
             assert!(!self.convicted.contains(&provider));
         }
-        let of_convicted = |provider: &AccountKey| past.audit_tally.convicted.contains(provider);
+        let of_convicted = |provider: &AccountKey| past.audit_findings.convicted.contains(provider);
         assert!(!past.anchors.iter().any(|it| of_convicted(&it.provider)));
     }
 

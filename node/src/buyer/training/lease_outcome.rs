@@ -1,0 +1,57 @@
+//! Looks for the lease of a run, and judges how it ended.
+
+use std::time::Duration;
+
+use souk_market::Credits;
+use souk_roles::train::LeaseEndReason;
+use tokio::time::Instant;
+
+use crate::buyer::job::Job;
+use crate::buyer::{Buyer, Quote, QuoteError, Reason, Spending};
+
+/// How long a device may take to be on offer again after the lease before, or after its provider
+/// restarted.
+const NEXT_LEASE_WAIT: Duration = Duration::from_secs(10);
+
+/// The pause between two looks at the book.
+const BOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// Quotes a lease. If none is on offer, it can wait for the device of the lease before.
+pub(super) async fn quote_lease(
+    buyer: &Buyer,
+    job: &Job,
+    waits: bool,
+) -> Result<Quote, QuoteError> {
+    let deadline = Instant::now() + NEXT_LEASE_WAIT;
+    loop {
+        let quoted = buyer.quote_job(job).await;
+        let is_money = quoted.as_ref().is_err_and(is_money);
+        if quoted.is_ok() || is_money || !waits || Instant::now() >= deadline {
+            return quoted;
+        }
+        tokio::time::sleep(BOOK_PERIOD).await;
+    }
+}
+
+/// Returns whether the budget is too small for a lease.
+pub(super) fn is_money(error: &QuoteError) -> bool {
+    matches!(error, QuoteError::Budget { .. } | QuoteError::Escrow { .. })
+}
+
+/// Returns what a lease cost or can still cost. A lease without a receipt costs what its provider
+/// notes.
+pub(super) fn sum_spending(spending: Spending) -> Credits {
+    Credits(spending.spent.0.saturating_add(spending.held.0))
+}
+
+/// Returns the reason for the end of a lease. A plan that no longer fits says that the time of a
+/// sold lease was over.
+pub(super) fn end_reason(how: &crate::buyer::End, is_sold: bool) -> LeaseEndReason {
+    match how {
+        crate::buyer::End::Done => LeaseEndReason::Done,
+        crate::buyer::End::Failed(_) if !is_sold => LeaseEndReason::Unsold,
+        crate::buyer::End::Failed(Reason::NoPlan(_)) => LeaseEndReason::TimeOver,
+        crate::buyer::End::Cancelled => LeaseEndReason::Cancelled,
+        crate::buyer::End::Failed(_) => LeaseEndReason::Fault,
+    }
+}
