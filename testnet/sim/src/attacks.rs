@@ -10,7 +10,7 @@
 mod false_receipts;
 mod moves;
 mod position;
-mod training;
+pub mod training;
 
 use std::collections::HashMap;
 
@@ -138,7 +138,6 @@ pub fn search_attacks() -> Vec<AttackCost> {
     }
     costs.extend(play_false_receipts());
     costs.push(play_false_disputes());
-    costs.extend(training::play_workers());
     costs
 }
 

@@ -55,7 +55,7 @@ struct Outcome {
 }
 
 /// Plays each attack with some shares of audits.
-pub(super) fn play_workers() -> Vec<AttackCost> {
+pub fn play_workers() -> Vec<AttackCost> {
     let lazy = |_: u64| Deception::Lazy;
     let poisoned = |seed: u64| Deception::Poisoned {
         segment: seed % (STEPS / KEEP_STEPS),
@@ -288,6 +288,16 @@ mod tests {
             let outcome = TrainingWorld::new(segment, Permille(1_000), deception).play();
             assert!(outcome.is_found && outcome.is_right, "{segment}");
         }
+    }
+
+    #[test]
+    fn the_page_states_what_each_attack_costs() {
+        let page = include_str!("../../../../docs/training-audits.md");
+        let costs = play_workers();
+        let rows = super::super::table_rows(&costs);
+        let lines = rows.map(|row| format!("| {} |", row.join(" | ")));
+        let missing: Vec<String> = lines.filter(|line| !page.contains(line)).collect();
+        assert!(missing.is_empty(), "the page lacks {missing:#?}");
     }
 
     #[test]
