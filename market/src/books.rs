@@ -284,6 +284,9 @@ impl Books {
         class
             .tree_mut(side)
             .insert(key, id, place, detail.terms.0, summaries);
+        if side == Side::Ask {
+            class.count_ask(detail.terms);
+        }
     }
 
     /// Removes an order; the caller then counts as the user of its terms.
@@ -301,6 +304,9 @@ impl Books {
         assert_eq!(node.id, id, "the index leads to the order");
         let summaries = side_summaries(&self.ask_terms, &self.bid_terms, side);
         class.tree_mut(side).remove(node.key, id, summaries);
+        if side == Side::Ask {
+            class.count_ask_out(order.detail.terms);
+        }
         debug_assert!(self.places.get(id).is_none(), "what is out is not found");
         Some((order, node))
     }
@@ -419,6 +425,10 @@ impl Books {
         assert_eq!(self.records.len(), self.deposits.len(), "and one of these");
         self.ask_terms.rebuild_index();
         self.bid_terms.rebuild_index();
+        let asks: Vec<Order> = self.all_orders().collect();
+        for ask in asks.iter().filter(|order| order.side() == Side::Ask) {
+            self.book_mut(ask.detail.book).count_ask(ask.detail.terms);
+        }
     }
 }
 

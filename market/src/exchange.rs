@@ -60,7 +60,7 @@ use spot::SpotAskKey;
 use steps::{LastSteps, StepCount};
 
 pub use census::Census;
-pub use explain::{Exclusion, Explanation, FirstAsk, Listing, ListingRef};
+pub use explain::{ClassAsks, Exclusion, Explanation, FirstAsk, Listing, ListingRef};
 pub use own_orders::OpenOrder;
 pub use quotes::{ClassSummary, DepthLevel, Quotes};
 pub use steps::BATCH_STEPS;

@@ -105,8 +105,8 @@ pub use class::{
 pub use command::{Acceptance, BatchOutcome, Command, Outcome};
 pub use event::{Balances, Event, MoveReason, OrderEnd};
 pub use exchange::{
-    BATCH_STEPS, Census, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk,
-    Listing, ListingRef, OpenOrder, Quotes,
+    BATCH_STEPS, Census, ClassAsks, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation,
+    FirstAsk, Listing, ListingRef, OpenOrder, Quotes,
 };
 pub use genesis::{Founder, Genesis, GenesisFault, OPERATORS_MAX};
 pub use ids::{

@@ -1,10 +1,13 @@
 //! The data of one class of devices: the book of its orders, the search tree of each side, and the
 //! tape of its last trades.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::book::{Book, Tree};
 use crate::class::{Class, Resources};
+use crate::ids::TermsId;
 use crate::lease::Lease;
 use crate::order::Side;
 use crate::rules::ClassRules;
@@ -24,6 +27,9 @@ pub(crate) struct ClassBook {
     pub book: Book,
     asks: Tree,
     bids: Tree,
+    /// The number of asks on each terms: an index, rebuilt after a restore.
+    #[serde(skip)]
+    asks_by_terms: BTreeMap<TermsId, u32>,
 }
 
 impl ClassBook {
@@ -39,6 +45,7 @@ impl ClassBook {
             book: Book::default(),
             asks: Tree::default(),
             bids: Tree::default(),
+            asks_by_terms: BTreeMap::new(),
         }
     }
 
@@ -73,6 +80,28 @@ impl ClassBook {
     pub(super) fn order_count(&self) -> u32 {
         let [asks, bids] = [Side::Ask, Side::Bid].map(|side| self.book.side(side).order_count());
         asks.checked_add(bids).expect("orders have 32-bit places")
+    }
+
+    /// Returns the terms of the asks in the book, each with their number.
+    pub(crate) fn asks_by_terms(&self) -> impl Iterator<Item = (TermsId, u32)> {
+        self.asks_by_terms
+            .iter()
+            .map(|(terms, asks)| (*terms, *asks))
+    }
+
+    /// Counts an ask that came into the book.
+    pub(super) fn count_ask(&mut self, terms: TermsId) {
+        self.asks_by_terms.entry(terms).or_default().count_up();
+    }
+
+    /// Counts an ask that left the book.
+    pub(super) fn count_ask_out(&mut self, terms: TermsId) {
+        let asks = self.asks_by_terms.get_mut(&terms);
+        let asks = asks.expect("an ask in the book is counted");
+        asks.count_down();
+        if *asks == 0 {
+            self.asks_by_terms.remove(&terms);
+        }
     }
 
     pub(super) fn tree(&self, side: Side) -> &Tree {

@@ -206,6 +206,13 @@ impl Exchange {
                     (level.key.price(side), first, level.count, level.quantity)
                 });
                 assert!(counted.eq(kept), "levels agree with the tree");
+                if side == Side::Ask {
+                    let mut by_terms = BTreeMap::new();
+                    for order in &orders {
+                        *by_terms.entry(order.detail.terms).or_insert(0) += 1;
+                    }
+                    assert!(book.asks_by_terms().eq(by_terms), "asks by terms");
+                }
                 let units = orders.iter().map(|order| u64::from(order.remaining.0));
                 assert_eq!(
                     units.sum::<u64>(),

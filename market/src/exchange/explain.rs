@@ -205,6 +205,40 @@ pub struct Exclusion {
     pub nearest: u64,
 }
 
+/// The asks of one class: its devices with the number of asks on each, and its best asks.
+#[derive(Clone, Copy)]
+pub struct ClassAsks<'a> {
+    exchange: &'a Exchange,
+    book: &'a ClassBook,
+    each: usize,
+}
+
+impl<'a> ClassAsks<'a> {
+    /// Iterates over the resources on which the class has asks, each with their number. Asks on the
+    /// same terms share one value of resources, so you can recognise it by its address.
+    pub fn devices(self) -> impl Iterator<Item = (&'a Resources, u64)> {
+        let terms = self.book.asks_by_terms();
+        terms.map(move |(terms, asks)| {
+            let terms = self.exchange.books.ask_terms.get(terms);
+            (&terms.resources, u64::from(asks))
+        })
+    }
+
+    /// Iterates over the asks that are the class's share, best first. Each item is the ask's
+    /// resources and a function that looks up the rest.
+    pub fn best_asks(
+        self,
+    ) -> impl Iterator<Item = (&'a Resources, impl FnOnce() -> ListingRef<'a>)> {
+        let exchange = self.exchange;
+        let asks = exchange.books.side_orders(self.book, Side::Ask);
+        asks.take(self.each).map(move |ask| {
+            let terms = exchange.books.ask_terms.get(ask.detail.terms);
+            let class = self.book.class;
+            (&terms.resources, move || exchange.to_listing(class, &ask))
+        })
+    }
+}
+
 impl Exchange {
     /// Iterates over all asks, by class, best first.
     pub fn all_asks(&self) -> impl Iterator<Item = Listing> {
@@ -217,23 +251,30 @@ impl Exchange {
     /// Iterates over about `most` asks of the classes that `counts` selects, by class, best first.
     /// Each of them has an equal share, so that its best appear however many asks another class
     /// has.
-    ///
-    /// Each item is the ask's resources and a function that looks up the rest. Asks on the same
-    /// terms share one value of resources, so you can recognise it by its address.
     pub fn best_asks<'a>(
         &'a self,
         most: usize,
         counts: impl Fn(&Class) -> bool + 'a,
-    ) -> impl Iterator<Item = (&'a Resources, impl FnOnce() -> ListingRef<'a>)> {
+    ) -> impl Iterator<Item = ListingRef<'a>> {
+        let classes = self.asks_by_class(most, counts);
+        classes.flat_map(|class| class.best_asks().map(|(_, look_up)| look_up()))
+    }
+
+    /// Iterates over the classes that `counts` selects and that have asks. Each of them has an
+    /// equal share of about `most` asks.
+    pub fn asks_by_class<'a>(
+        &'a self,
+        most: usize,
+        counts: impl Fn(&Class) -> bool + 'a,
+    ) -> impl Iterator<Item = ClassAsks<'a>> {
         let each = self.each_of(most, &counts);
         let books = self.books.by_class();
         let books = books.filter(move |book| counts(&book.class));
-        books.flat_map(move |book| {
-            let asks = self.books.side_orders(book, Side::Ask).take(each);
-            asks.map(move |ask| {
-                let terms = self.books.ask_terms.get(ask.detail.terms);
-                (&terms.resources, move || self.to_listing(book.class, &ask))
-            })
+        let books = books.filter(|book| book.book.side(Side::Ask).order_count() > 0);
+        books.map(move |book| ClassAsks {
+            exchange: self,
+            book,
+            each,
         })
     }
 

@@ -3,7 +3,9 @@
 //! of two parts: the answer has the cheapest suitable asks of each class and a few words about the
 //! rest.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod ask_walk;
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
@@ -11,17 +13,12 @@ use souk_market::{
     Price, Regions, Resources, TokenTerms,
 };
 
-use super::device_verdicts::{DeviceVerdict, DeviceVerdicts};
-use super::unsuitable::{Cause, Tally, Unsuitable};
+use super::device_verdicts::DeviceVerdict;
+use super::unsuitable::{Cause, Unsuitable};
 use super::{features, operators, regions};
 use crate::tokens::card::TextCard;
 use crate::tokens::counting::TokenRates;
-
-/// The most asks of one class in an answer: more than a plan has parts, so that there is a choice.
-const PER_CLASS: usize = 24;
-
-/// The most asks in an answer: a planner looks through so many within milliseconds.
-const LISTINGS_MAX: usize = 256;
+use ask_walk::AskWalk;
 
 /// How far apart prices can be to count as equal: the dearer one, in per cent of the other.
 const NEAR_PERCENT: u128 = 101;
@@ -90,62 +87,22 @@ pub struct ScarceOperator {
 }
 
 impl Demands {
-    /// Selects among the asks of a book, which can come in any order: each is its resources, and a
-    /// function that looks up the rest. It judges each device once, looks up the asks of those that
-    /// suit, and copies only the asks that it selects.
+    /// Selects among the asks of a book. Each item is a class: the resources of its asks, each with
+    /// their number, and the asks themselves, the cheapest first. Each ask is its resources, and a
+    /// function that looks up the rest. A class without a suitable device costs no walk over its
+    /// asks: the devices are judged once each, and a few asks looked up as examples.
     #[must_use]
-    pub fn choose_asks<'a, L>(&self, asks: impl Iterator<Item = (&'a Resources, L)>) -> Choice
+    pub fn choose_asks<'a, D, A, L>(&self, classes: impl Iterator<Item = (D, A)>) -> Choice
     where
+        D: Iterator<Item = (&'a Resources, u64)>,
+        A: Iterator<Item = (&'a Resources, L)>,
         L: FnOnce() -> ListingRef<'a>,
     {
-        let mut suiting = BTreeMap::<Class, Vec<ListingRef<'a>>>::new();
-        let mut verdicts = DeviceVerdicts::new();
-        let mut tally = Tally::default();
-        let mut choice = Choice::default();
-        let mut lacks = BTreeMap::<usize, u64>::new();
-        for (device, look_up) in asks {
-            choice.seen += 1;
-            let verdict = verdicts.find_or_judge(device, |device| self.judge_device(device));
-            if verdict.is_short {
-                let needed = self.operators.numbers();
-                let missing = needed.filter(|it| !device.operators.has_operator(*it));
-                missing.for_each(|number| *lacks.entry(number).or_default() += 1);
-            }
-            if let Some(cause) = verdict.cause
-                && tally.count_more(cause)
-            {
-                continue;
-            }
-            let listing = look_up();
-            let listing = match self.spot {
-                true => listing.to_spot_buyer(self.notice_min),
-                false => listing,
-            };
-            let Some(cause) = verdict.cause.or_else(|| self.ask_cause(&listing)) else {
-                choice.eligible += 1;
-                suiting.entry(listing.class).or_default().push(listing);
-                continue;
-            };
-            tally.add(&listing, cause, || self.describe_lack(cause, &listing));
+        let mut walk = AskWalk::new(self);
+        for (devices, asks) in classes {
+            walk.on_class(devices, asks);
         }
-        // Each class has its share of the answer, however many classes there are.
-        let share = LISTINGS_MAX.checked_div(suiting.len()).unwrap_or(0).max(1);
-        for class in suiting.into_values() {
-            let cheapest = self.select_cheapest(class, share.min(PER_CLASS));
-            choice
-                .listings
-                .extend(cheapest.into_iter().map(ListingRef::to_listing));
-        }
-        choice.listings.truncate(LISTINGS_MAX);
-        choice.listings.sort_by_key(|listing| listing.order);
-        choice.unsuitable = tally.into_unsuitable();
-        let scarce = lacks.into_iter().map(|(number, lacking)| ScarceOperator {
-            operator: u16::try_from(number).expect("a set holds few"),
-            asks: choice.seen - lacking,
-        });
-        choice.scarce = scarce.collect();
-        choice.scarce.sort_by_key(|it| it.asks);
-        choice
+        walk.into_choice()
     }
 
     /// Returns the cheapest asks of a class, those first that run the whole model. Among asks
@@ -153,7 +110,7 @@ impl Demands {
     /// would want the same ones, and only one of them can have each. If texts are wanted, an ask is
     /// as cheap as a usual request there, and each provider has one place: others must not lose
     /// theirs to someone with many asks.
-    fn select_cheapest<'a>(
+    pub(super) fn select_cheapest<'a>(
         &self,
         mut asks: Vec<ListingRef<'a>>,
         most: usize,
@@ -207,7 +164,7 @@ impl Demands {
     }
 
     /// Judges a device by its resources alone.
-    fn judge_device(&self, stated: &Resources) -> DeviceVerdict {
+    pub(super) fn judge_device(&self, stated: &Resources) -> DeviceVerdict {
         DeviceVerdict {
             cause: self.device_cause(stated),
             is_short: !stated.operators.is_superset_of(&self.operators),
@@ -258,7 +215,7 @@ impl Demands {
     }
 
     /// Returns why an ask of a device that suits does not: its account, notice, price and the like.
-    fn ask_cause(&self, listing: &ListingRef<'_>) -> Option<Cause> {
+    pub(super) fn ask_cause(&self, listing: &ListingRef<'_>) -> Option<Cause> {
         let causes = [
             (listing.provider == self.buyer, Cause::Own),
             (self.excluded.contains(&listing.provider), Cause::Excluded),
@@ -274,7 +231,7 @@ impl Demands {
     }
 
     /// Returns what an ask has in place of the demand that it does not meet.
-    fn describe_lack(&self, cause: Cause, listing: &ListingRef<'_>) -> String {
+    pub(super) fn describe_lack(&self, cause: Cause, listing: &ListingRef<'_>) -> String {
         let stated = listing.resources;
         let lacks = |table| features::missing_names(table, self.features, stated.features);
         match cause {
@@ -378,8 +335,12 @@ fn is_buyer_refused(listing: &ListingRef<'_>, buyer: AccountKey) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::collections::BTreeMap;
+
     use souk_market::{Credits, DeviceId, KindCode, Resources, SpotPrice, Units};
 
+    use super::ask_walk::{LISTINGS_MAX, PER_CLASS};
     use super::*;
 
     fn listing(order: u64, price: u64) -> Listing {
@@ -445,8 +406,17 @@ mod tests {
 
     /// Selects among listings of one's own.
     fn choose(demands: &Demands, listings: &[Listing]) -> Choice {
-        let asks = listings.iter();
-        demands.choose_asks(asks.map(|it| (&it.resources, || it.as_ref())))
+        let mut classes = BTreeMap::<Class, Vec<&Listing>>::new();
+        for listing in listings {
+            classes.entry(listing.class).or_default().push(listing);
+        }
+        demands.choose_asks(classes.values().map(|asks| {
+            let devices = asks.iter().map(|it| (&it.resources, 1));
+            (
+                devices,
+                asks.iter().map(|it| (&it.resources, || it.as_ref())),
+            )
+        }))
     }
 
     #[test]
@@ -457,6 +427,28 @@ mod tests {
         assert_eq!(choice.listings.len(), PER_CLASS);
         let dearest = choice.listings.iter().map(|listing| listing.price.0).max();
         assert_eq!(dearest, Some(100 * (PER_CLASS as u64 - 1)));
+    }
+
+    #[test]
+    fn of_a_class_without_a_suitable_device_all_asks_are_counted_and_a_few_looked_up() {
+        let asks: Vec<Listing> = (1..=500).map(|n| listing(n, 1_000 + n)).collect();
+        let wanted = Demands {
+            devices: vec!["tpu".to_owned()],
+            ..demands()
+        };
+        let looked_up = Cell::new(0);
+        let look_up = |listing| {
+            looked_up.set(looked_up.get() + 1);
+            Listing::as_ref(listing)
+        };
+        let devices = asks.iter().map(|it| (&it.resources, 1));
+        let asks = asks.iter().map(|it| (&it.resources, || look_up(it)));
+        let choice = wanted.choose_asks([(devices, asks)].into_iter());
+        assert_eq!((choice.seen, choice.eligible), (500, 0));
+        let other = &choice.unsuitable[0];
+        assert_eq!((other.cause, other.asks), (Cause::Device, 500));
+        assert!(other.examples[0].starts_with("H100 is a"), "{other}");
+        assert!(looked_up.get() <= 4, "{looked_up:?}");
     }
 
     #[test]

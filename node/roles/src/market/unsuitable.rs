@@ -78,6 +78,11 @@ impl Tally {
         true
     }
 
+    /// Counts this many more asks of a cause.
+    pub(super) fn count_asks(&mut self, cause: Cause, asks: u64) {
+        self.causes.entry(cause).or_default().0 += asks;
+    }
+
     /// Counts one more ask; `describe` says what it has in place of the wanted.
     pub(super) fn add(
         &mut self,
@@ -85,12 +90,25 @@ impl Tally {
         cause: Cause,
         describe: impl FnOnce() -> String,
     ) {
-        let (asks, examples) = self.causes.entry(cause).or_default();
+        let (asks, _) = self.causes.entry(cause).or_default();
         *asks += 1;
+        if *asks <= DESCRIBED_MAX {
+            self.add_example(listing, cause, describe);
+        }
+    }
+
+    /// Takes an ask as an example of a cause if it is among the cheapest, and does not count it.
+    pub(super) fn add_example(
+        &mut self,
+        listing: &ListingRef<'_>,
+        cause: Cause,
+        describe: impl FnOnce() -> String,
+    ) {
+        let (_, examples) = self.causes.entry(cause).or_default();
         let is_cheaper = examples
             .last()
             .is_none_or(|(most, _)| listing.price < *most);
-        if *asks > DESCRIBED_MAX || (examples.len() >= EXAMPLES_MAX && !is_cheaper) {
+        if examples.len() >= EXAMPLES_MAX && !is_cheaper {
             return;
         }
         let has = describe();

@@ -5,7 +5,9 @@
 use std::collections::BTreeSet;
 
 use souk_consensus::StateMachine;
-use souk_market::{Census, Class, Digest, Exchange, JobId, Lease, MarketId, MoneyRequest, Totals};
+use souk_market::{
+    Census, Class, Digest, Exchange, JobId, Lease, ListingRef, MarketId, MoneyRequest, Totals,
+};
 
 use super::exchange::{ExchangeMachine, LogCommand, Watch, encode_result};
 use crate::market::market_protocol::{Answer, Governance, MONEY_REQUESTS_MAX, Request};
@@ -98,7 +100,7 @@ pub fn answer_request(exchange: &Exchange, request: Request) -> Answer {
         Request::Book => Answer::Book(
             exchange
                 .best_asks(BOOK_MAX, |_| true)
-                .map(|(_, look_up)| look_up().to_listing())
+                .map(ListingRef::to_listing)
                 .collect(),
         ),
         Request::Account(key) => Answer::Account(exchange.account(key).cloned().map(Box::new)),
@@ -117,8 +119,9 @@ pub fn answer_request(exchange: &Exchange, request: Request) -> Answer {
         Request::Choose(demands) => {
             let class = demands.class();
             let counts = move |it: &Class| class.is_none_or(|class| class == *it);
-            let asks = exchange.best_asks(BOOK_MAX, counts);
-            Answer::Chosen(Box::new(demands.choose_asks(asks)))
+            let classes = exchange.asks_by_class(BOOK_MAX, counts);
+            let classes = classes.map(|class| (class.devices(), class.best_asks()));
+            Answer::Chosen(Box::new(demands.choose_asks(classes)))
         }
         Request::Totals => Answer::Totals(exchange.totals()),
         Request::Quotes(class) => {
