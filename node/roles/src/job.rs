@@ -226,6 +226,14 @@ impl JobCore {
             tick: now.tick.max(self.now.tick),
             log: now.log,
         };
+        if let Some(leg) = self.find_plain_heartbeat(&event) {
+            self.hear_from(leg);
+            return Vec::new();
+        }
+        self.apply_in_full(event)
+    }
+
+    fn apply_in_full(&mut self, event: Event) -> Vec<Effect<Action>> {
         if !self.is_over() {
             self.handle_event(event);
             self.settle_down();

@@ -41,8 +41,8 @@ pub const TAB_ANSWER: &str = "answer";
 /// Each costs a peer at least two bytes, and about a hundred bytes of memory here.
 pub const THINGS_MAX: usize = 16_384;
 
-/// How often a provider sends a heartbeat.
-pub const ALIVE_PERIOD: Micros = Micros::from_seconds(2);
+/// How often a provider sends a heartbeat: three times in the silence after which a buyer drops it.
+pub const ALIVE_PERIOD: Micros = Micros::from_seconds(3);
 
 /// The most bytes of a peer's text that the receiver keeps.
 pub const TEXT_BYTES_MAX: usize = 256;

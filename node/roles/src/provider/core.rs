@@ -32,11 +32,13 @@ use crate::lease::{Failure, Offer, OfferAnswer, Opening, ProviderMessage, Start}
 /// failure.
 const LOOK_PERIOD: Micros = Micros::from_seconds(2);
 
-/// How often the core looks while a validator reports changes and a lease is open.
+/// How often the core looks while a validator reports changes and a lease is open whose work is
+/// not under way.
 const LEASE_LOOK_PERIOD: Micros = Micros::from_seconds(10);
 
-/// The shortest period between two looks while a validator reports changes and no lease is open.
-/// The longest is three times that: providers that started together do not all ask together.
+/// The shortest period between two looks while a validator reports changes and every open lease is
+/// at work. The longest is three times that: providers that started together do not all ask
+/// together.
 const QUIET_PERIOD_MIN: Micros = Micros::from_seconds(30);
 
 /// How long a buyer can leave a lease alone before the core reports to the log that its provider is

@@ -51,8 +51,8 @@ const TEXT_PAUSE_MAX: Micros = Micros::from_seconds(25);
 /// second costs a tenth of the price by the market's reserve, or more by a floor.
 pub const IDLE_MAX: Micros = Micros::from_seconds(2);
 
-/// The longest silence of the provider, whose heartbeat comes every two seconds; the first message
-/// can take longer.
+/// The longest silence of the provider, whose heartbeat comes every three seconds; the first
+/// message can take longer.
 const SILENCE_MAX: Micros = Micros::from_seconds(9);
 const FIRST_MESSAGE_MAX: Micros = Micros::from_seconds(20);
 

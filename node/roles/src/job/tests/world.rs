@@ -722,10 +722,27 @@ impl World {
         if self.outcome.is_some() {
             return;
         }
+        let in_full = self.apply_heartbeat_in_full(&event);
         let effects = self.core.apply(self.core_now(), event);
+        if let Some(in_full) = in_full {
+            assert!(effects.is_empty(), "a plain heartbeat asks for nothing");
+            assert_eq!(self.core.digest(), in_full, "no step is left out");
+        }
         self.core.assert_invariants();
         self.take(effects);
         self.assert_budget();
+    }
+
+    /// Returns the digest of the core after all steps of a heartbeat that the core handles in
+    /// short; none for other events.
+    fn apply_heartbeat_in_full(&self, event: &Event) -> Option<souk_memory::ContentId> {
+        self.core.find_plain_heartbeat(event)?;
+        let mut other = self.core.clone();
+        other.now = self.core_now();
+        other.now.tick = other.now.tick.max(self.core.now.tick);
+        let effects = other.apply_in_full(event.clone());
+        assert!(effects.is_empty(), "it asks for nothing");
+        Some(other.digest())
     }
 
     fn assert_budget(&mut self) {

@@ -22,6 +22,15 @@ impl ProviderCore {
         self.shared.wake_in(Timer::Look, LOOK_PERIOD);
     }
 
+    /// Looks soon at a lease that was at work: the next look was to come in a quiet period.
+    fn look_at_ended_work(&mut self) {
+        let next = self.shared.now.tick.plus(LEASE_LOOK_PERIOD);
+        let is_later = |at| at > next;
+        if self.shared.timers.moment(Timer::Look).is_some_and(is_later) {
+            self.shared.timers.set_timer(Timer::Look, next);
+        }
+    }
+
     /// Looks again at once if something changed during the last look, and otherwise after a period.
     fn look_again(&mut self, view: &MarketView) {
         self.looks += 1;
@@ -39,7 +48,10 @@ impl ProviderCore {
         if !self.is_watched || self.shared.stage != Stage::Selling {
             return LOOK_PERIOD;
         }
-        if !(self.leases.is_empty() && self.claims.is_empty() && view.leases.is_empty()) {
+        // The validator reports what changes about a lease at work; what its buyer left alone, or
+        // owes for, can need a command without any change.
+        let is_at_work = |lease: &Lease| self.leases.contains_key(&lease.id);
+        if !(self.claims.is_empty() && view.leases.iter().all(is_at_work)) {
             return LEASE_LOOK_PERIOD;
         }
         let shortest = QUIET_PERIOD_MIN.0;
@@ -179,5 +191,6 @@ impl ProviderCore {
         };
         self.claims.insert(id, claim);
         self.drop_hung(id);
+        self.look_at_ended_work();
     }
 }

@@ -4,6 +4,7 @@
 use souk_market::{Command, Credits, Refusal, Term};
 
 use super::world::*;
+use crate::lease::Opening;
 use crate::provider::{Action, Answer, Event, NotDone};
 
 const MINUTE: u64 = 60_000;
@@ -29,6 +30,22 @@ fn an_idle_provider_whose_account_is_watched_is_quiet() {
     let mut world = watched();
     world.live(60 * MINUTE);
     assert!((40..=120).contains(&world.looks), "{}", world.looks);
+}
+
+#[test]
+fn a_provider_at_work_whose_account_is_watched_is_quiet_until_the_work_ends() {
+    let mut world = watched();
+    let lease = world.buy(Term::Firm, 60 * MINUTE);
+    world.on(Event::Changed);
+    let stream = world.open(Opening::Start(Box::new(start(&lease, false))));
+    world.settle();
+    // The look after the trade came before the work.
+    world.live(11_000);
+    world.looks = 0;
+    world.live(10 * MINUTE);
+    assert!((6..=20).contains(&world.looks), "{}", world.looks);
+    world.hang(stream);
+    assert!(looks_within(&mut world, 10_500), "the lease may be open");
 }
 
 #[test]

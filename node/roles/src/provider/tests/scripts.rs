@@ -45,14 +45,14 @@ fn a_lease_of_one_request_is_run_signed_settled_and_closed() {
 }
 
 #[test]
-fn a_buyer_hears_every_two_seconds_that_the_provider_of_its_lease_lives() {
+fn a_buyer_hears_every_three_seconds_that_the_provider_of_its_lease_lives() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 60_000);
     let stream = ready(&mut world, start(&lease, true));
     assert_eq!(world.alive, 0);
     world.live(9_000);
     assert_eq!(
-        world.alive, 4,
+        world.alive, 3,
         "also while the buyer's message is waited for"
     );
     world.say(stream, BuyerMessage::Go);
@@ -60,7 +60,7 @@ fn a_buyer_hears_every_two_seconds_that_the_provider_of_its_lease_lives() {
     let messages = world.messages(stream);
     assert_eq!(messages.last().map(String::as_str), Some("finished"));
     world.live(9_000);
-    assert_eq!(world.alive, 4, "what is done is told");
+    assert_eq!(world.alive, 3, "what is done is told");
 }
 
 #[test]
