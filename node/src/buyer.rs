@@ -16,6 +16,7 @@ mod job_priority;
 pub mod job_times;
 pub mod journal;
 pub mod lease_cancellation;
+mod lease_follower;
 mod link_estimates;
 pub mod names;
 mod output_bounds;
@@ -68,11 +69,11 @@ use crate::lease_report::{LeaseReport, PeerTraffic};
 use job_ids::LastJobs;
 use job_priority::QueuedJob;
 use journal::JournalWriter;
+use lease_follower::LeaseFollower;
 use link_estimates::LinkEstimates;
 use past_times::PastTimes;
 use planner::Planner;
 use shell::Shell;
-use tab::LeaseFollower;
 
 pub use job_ids::draw_job;
 pub use journal::{Journal, JournalError};
@@ -99,8 +100,8 @@ pub struct Buyer {
     tensors: Tensors,
     /// The last ids under which this process bought leases for jobs.
     jobs: Arc<Mutex<LastJobs>>,
-    /// The leases of open tabs.
-    tab_leases: LeaseFollower,
+    /// The leases of its jobs and open tabs.
+    lease_follower: LeaseFollower,
     /// The folder in which jobs announce their demands until they have bought leases.
     queue: Option<PathBuf>,
     /// How long earlier jobs took.
@@ -210,7 +211,7 @@ impl Buyer {
             network,
             tensors: tensors.map_err(JoinError::Direct)?,
             jobs: Arc::default(),
-            tab_leases: LeaseFollower::default(),
+            lease_follower: LeaseFollower::default(),
             queue,
             past: Arc::new(PastTimes::load_or_default(times)),
             is_testnet: market.testnet,

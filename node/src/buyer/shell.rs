@@ -24,19 +24,19 @@ use souk_roles::job::{
     Action, Answer, Event, Fact, FetchFault, JobCore, JobEvent, Leg, Outcome, Reason, attempt_id,
 };
 use souk_roles::lease::{ProviderMessage, Request};
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use super::job::RequestInputs;
 use super::job_times::JobStopwatch;
 use super::journal::{JournalWrite, JournalWriter};
+use super::lease_follower::{FollowedLease, next_change_of};
 use super::output_bounds::OutputBounds;
 use super::own_outputs::OwnOutputs;
 use super::past_times::{EndedJob, PastJob};
 use super::planner::{PlanError, Planner};
 use super::quote::Quote;
 use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
-use crate::client::broker::AccountWatch;
 use crate::effect_tasks::EffectTasks;
 use crate::lease_report::LeaseReport;
 use held_contents::HeldContents;
@@ -57,8 +57,6 @@ const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
 enum EffectOutcome {
     Is(Answer),
     Planned(Result<Box<Quote>, PlanError>),
-    /// The current state of the followed leases.
-    Seen(Vec<Lease>),
 }
 
 /// The next thing that happened.
@@ -67,8 +65,6 @@ enum ShellInput {
     EffectEnded(Ticket, EffectOutcome),
     Asked(Option<RequestInputs>),
     Incoming(Incoming),
-    /// The buyer's account changed.
-    LeasesChanged,
 }
 
 /// The state of the task.
@@ -102,7 +98,8 @@ pub(super) struct Shell {
     planner: Planner,
     own_outputs: OwnOutputs,
     bounds: OutputBounds,
-    followed: FollowedLeases,
+    /// The leases that the core follows.
+    followed: BTreeMap<LeaseId, FollowedLease>,
     /// The report of each leg, until its receipt is signed.
     reports: BTreeMap<Leg, LeaseReport>,
     gathered: JobResult,
@@ -115,16 +112,6 @@ pub(super) struct Shell {
     /// A failure of this task that the core does not know of.
     fault: Option<Reason>,
     outcome: Option<Outcome>,
-}
-
-/// The leases that the core follows.
-#[derive(Default)]
-struct FollowedLeases {
-    leases: Vec<LeaseId>,
-    changes: Option<watch::Receiver<AccountWatch>>,
-    /// Whether a query of them runs, and whether another one must follow.
-    is_looking: bool,
-    looks_again: bool,
 }
 
 impl Shell {
@@ -175,7 +162,7 @@ impl Shell {
             own_outputs: OwnOutputs::from_graph(planner.graph()),
             bounds: planner.output_bounds(),
             planner,
-            followed: FollowedLeases::default(),
+            followed: BTreeMap::new(),
             reports: BTreeMap::new(),
             gathered: JobResult::new(job),
             watch: JobStopwatch::start(),
@@ -264,12 +251,7 @@ impl Shell {
                 None => std::future::pending().await,
             }
         };
-        let changed = async {
-            match &mut self.followed.changes {
-                Some(changes) if !self.followed.leases.is_empty() => changes.changed().await,
-                _ => std::future::pending().await,
-            }
-        };
+        let changed = next_change_of(&mut self.followed);
         tokio::select! {
             ended = self.effects.next_outcome() => match ended {
                 Ok((ticket, outcome)) => ShellInput::EffectEnded(ticket, outcome),
@@ -281,7 +263,7 @@ impl Shell {
             }
             Some(incoming) = self.inbox.recv() => ShellInput::Incoming(incoming),
             asked = self.requests.inputs.recv(), if has_room => ShellInput::Asked(asked),
-            Ok(()) = changed => ShellInput::LeasesChanged,
+            lease = changed => ShellInput::Event(Event::Changed(Box::new(lease))),
             () = self.cancel.notified() => ShellInput::Event(Event::Cancel),
             () = self.clock.wait_until(wakes_at) => ShellInput::Event(Event::TimerFired),
         }
@@ -298,10 +280,6 @@ impl Shell {
                 Some(Event::NoMore)
             }
             ShellInput::Incoming(incoming) => self.on_incoming(incoming),
-            ShellInput::LeasesChanged => {
-                self.query_leases();
-                None
-            }
         }
     }
 
@@ -340,10 +318,6 @@ impl Shell {
                     Answer::NotPlanned { why, passes }
                 }
             },
-            EffectOutcome::Seen(leases) => {
-                self.on_seen(leases);
-                return None;
-            }
         };
         match &answer {
             Answer::Bought(_) => self.planner.on_bought(),
@@ -351,17 +325,6 @@ impl Shell {
             _ => {}
         }
         Some(Event::EffectAnswered { ticket, answer })
-    }
-
-    fn on_seen(&mut self, leases: Vec<Lease>) {
-        self.followed.is_looking = false;
-        let followed = leases.into_iter();
-        let followed = followed.filter(|lease| self.followed.leases.contains(&lease.id));
-        let changed = followed.map(|lease| Event::Changed(Box::new(lease)));
-        self.ready.extend(changed);
-        if std::mem::take(&mut self.followed.looks_again) {
-            self.query_leases();
-        }
     }
 
     fn carry_out(&mut self, effects: Vec<Effect<Action>>) {

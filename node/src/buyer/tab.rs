@@ -3,7 +3,6 @@
 
 mod effects;
 mod follower;
-mod lease_follower;
 mod open_text;
 mod shell;
 
@@ -25,8 +24,6 @@ use super::text_keys::{BillSender, PendingBill};
 use super::transcripts::TabLog;
 use super::{Buyer, draw_job};
 use shell::TabShell;
-
-pub(super) use lease_follower::LeaseFollower;
 
 /// Events of an answer that can wait for their reader: the pieces of some seconds.
 const EVENTS_MAX: usize = 1_024;

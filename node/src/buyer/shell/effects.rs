@@ -45,10 +45,7 @@ impl Shell {
             Action::Find { providers } => {
                 self.effects.start(ticket, find_providers(buyer, providers))
             }
-            Action::Follow { leases } => {
-                self.followed.leases = leases;
-                self.query_leases();
-            }
+            Action::Follow { leases } => self.follow_leases(&leases),
             Action::Command(command) => self.effects.start(ticket, submit_command(buyer, *command)),
             Action::Open {
                 leg,
@@ -174,31 +171,17 @@ impl Shell {
             .start(ticket, submit_purchase(self.buyer.clone(), gang));
     }
 
-    /// Queries the followed leases; if a query runs, another one follows it.
-    pub(super) fn query_leases(&mut self) {
-        if self.followed.leases.is_empty() {
-            return;
+    /// Follows these leases from now on, and no others.
+    fn follow_leases(&mut self, leases: &[LeaseId]) {
+        self.followed.retain(|lease, _| leases.contains(lease));
+        for lease in leases {
+            let buyer = &self.buyer;
+            let follow = || {
+                let (broker, account) = (buyer.broker(), buyer.account());
+                buyer.lease_follower.follow_lease(broker, account, *lease)
+            };
+            self.followed.entry(*lease).or_insert_with(follow);
         }
-        if self.followed.is_looking {
-            self.followed.looks_again = true;
-            return;
-        }
-        self.followed.is_looking = true;
-        let (buyer, leases) = (self.buyer.clone(), self.followed.leases.clone());
-        let account = buyer.account();
-        let changes = &mut self.followed.changes;
-        changes.get_or_insert_with(|| buyer.broker().watch_account(account));
-        // No ticket waits for this answer.
-        self.effects.start(Ticket(u64::MAX), async move {
-            let mut seen = Vec::with_capacity(leases.len());
-            for lease in leases {
-                match buyer.broker().fetch_lease(lease).await {
-                    Ok(lease) => seen.extend(lease),
-                    Err(error) => tracing::debug!(%error, "querying a lease failed"),
-                }
-            }
-            EffectOutcome::Seen(seen)
-        });
     }
 
     /// Stores graphs and weights where providers can fetch them. Tensors are stored when they

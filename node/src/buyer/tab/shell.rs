@@ -24,10 +24,10 @@ use super::effects::{
     submit,
 };
 use super::follower::follow_lease;
-use super::lease_follower::FollowedLease;
 use super::open_text::OpenText;
 use super::{AskedText, BusyFlag, TabHandles, TextEvent};
 use crate::buyer::Buyer;
+use crate::buyer::lease_follower::FollowedLease;
 use crate::buyer::transcripts::TabLog;
 use crate::endpoint::pieces::Piece;
 use souk_folder::clock::CoreClock;
@@ -409,7 +409,9 @@ impl TabShell {
                     log.on_bought(terms.lease);
                 }
                 let (broker, account) = (buyer.broker(), buyer.account());
-                let lease = buyer.tab_leases.follow_lease(broker, account, terms.lease);
+                let lease = buyer
+                    .lease_follower
+                    .follow_lease(broker, account, terms.lease);
                 self.lease = Some(lease);
                 self.terms = Some(*terms);
             }

@@ -1,11 +1,12 @@
-//! Follows the leases of all tabs of a buyer in the log. One task asks for all of them whenever the
-//! account changed: a tab cannot tell whose lease a change is about, and a validator answers one
-//! peer only so many questions.
+//! Follows the leases of all jobs and tabs of a buyer in the log. One task asks for all of them
+//! whenever the account changed: a job or tab cannot tell whose lease a change is about, and a
+//! validator answers one peer only so many questions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::select_all;
 use souk_market::{AccountKey, Lease, LeaseId};
 use tokio::sync::{Notify, watch};
 
@@ -18,8 +19,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// The pause after a look that no validator answered.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
-/// The leases that the tabs of one buyer follow. Clones share them.
-pub(in crate::buyer) struct LeaseFollower<L = Lease> {
+/// The leases that the jobs and tabs of one buyer follow. Clones share them.
+pub(super) struct LeaseFollower<L = Lease> {
     followed: Arc<Mutex<LeaseStates<L>>>,
     /// Wakes the task when a lease comes or goes.
     wake: Arc<Notify>,
@@ -28,9 +29,11 @@ pub(in crate::buyer) struct LeaseFollower<L = Lease> {
 struct LeaseStates<L> {
     states: BTreeMap<LeaseId, watch::Sender<Option<L>>>,
     has_task: bool,
+    /// Whether a lease came that the task has not looked at.
+    is_look_due: bool,
 }
 
-/// A lease that a tab follows, until this is dropped.
+/// A lease that a job or tab follows, until this is dropped.
 pub(super) struct FollowedLease<L = Lease> {
     // It is dropped before the task is woken.
     state: watch::Receiver<Option<L>>,
@@ -60,6 +63,7 @@ impl<L> Default for LeaseFollower<L> {
         let followed = LeaseStates {
             states: BTreeMap::new(),
             has_task: false,
+            is_look_due: false,
         };
         LeaseFollower {
             followed: Arc::new(Mutex::new(followed)),
@@ -104,6 +108,7 @@ impl<L: PartialEq> LeaseFollower<L> {
         let (sender, state) = watch::channel(None);
         let mut followed = self.lock_followed();
         followed.states.insert(lease, sender);
+        followed.is_look_due = true;
         let needs_task = !std::mem::replace(&mut followed.has_task, true);
         self.wake.notify_one();
         let lease = FollowedLease {
@@ -128,14 +133,25 @@ impl<L: PartialEq> LeaseFollower<L> {
         while let Some(leases) = self.list_leases() {
             let mut is_answered = true;
             if let Err(error) = self.look_at(leases, fetch_open(), &fetch_one).await {
-                tracing::debug!(%error, "the leases of tabs are looked at again");
+                tracing::debug!(%error, "the followed leases are looked at again");
                 is_answered = false;
             }
             tokio::time::sleep(pause).await;
             tokio::select! {
                 Ok(()) = changes.changed() => {}
-                () = self.wake.notified() => {}
+                () = self.wait_for_lease() => {}
                 () = tokio::time::sleep(RETRY_PAUSE), if !is_answered => {}
+            }
+        }
+    }
+
+    /// Waits until a lease came, or the last one went.
+    async fn wait_for_lease(&self) {
+        loop {
+            self.wake.notified().await;
+            let followed = self.lock_followed();
+            if followed.is_look_due || followed.states.values().all(watch::Sender::is_closed) {
+                return;
             }
         }
     }
@@ -168,11 +184,12 @@ impl<L: PartialEq> LeaseFollower<L> {
         Ok(())
     }
 
-    /// Returns the leases that tabs still follow; none if there are none, which ends the task.
+    /// Returns the leases that are still followed; none if there are none, which ends the task.
     fn list_leases(&self) -> Option<Vec<LeaseId>> {
         let mut followed = self.lock_followed();
         followed.states.retain(|_, state| !state.is_closed());
         followed.has_task = !followed.states.is_empty();
+        followed.is_look_due = false;
         followed
             .has_task
             .then(|| followed.states.keys().copied().collect())
@@ -197,6 +214,20 @@ impl<L: Clone> FollowedLease<L> {
             }
         }
     }
+}
+
+/// Waits until one of these leases changed, and returns it; for ever if there is none.
+pub(super) async fn next_change_of<L: Clone>(
+    leases: &mut BTreeMap<LeaseId, FollowedLease<L>>,
+) -> L {
+    if leases.is_empty() {
+        return std::future::pending().await;
+    }
+    let changes = leases
+        .values_mut()
+        .map(|lease| Box::pin(lease.next_change()));
+    let (lease, ..) = select_all(changes).await;
+    lease
 }
 
 #[cfg(test)]
