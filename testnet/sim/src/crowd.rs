@@ -8,6 +8,7 @@
 
 mod costs;
 mod counts;
+mod numbered;
 mod supply;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 
 mod checks;
 mod customer;
+mod follower;
 mod links;
 pub(super) mod report;
 mod seller;
@@ -28,6 +29,7 @@ use self::seller::Seller;
 use self::validators::Validators;
 use super::CrowdConfig;
 use super::counts::{CrowdCounts, Traffic};
+use super::numbered::NumberedItems;
 use super::supply;
 use super::wheel::Wheel;
 use crate::machine::{EPOCH_MS, TRUSTED};
@@ -78,9 +80,13 @@ pub enum CrowdEvent {
     ProviderDone(usize, u32, Ticket, Box<provider::Answer>),
     JobDone(u64, Ticket, Box<job::Answer>),
     Frame(u64, Box<LeaseFrame>),
+    /// A provider's heartbeat, the most frequent frame.
+    Heartbeat(u64),
     Arrive,
     Leave(usize, u32),
     Return(usize),
+    /// The pause of a buyer between two looks at its leases is over.
+    LookPause(usize),
 }
 
 /// A question of a machine to a validator.
@@ -113,10 +119,8 @@ pub struct Crowd {
     pub machines: Vec<Machine>,
     pub sellers: Vec<Seller>,
     pub buyers: Vec<Customer>,
-    pub jobs: BTreeMap<u64, Job>,
-    pub jobs_begun: u64,
-    pub links: BTreeMap<u64, LeaseLink>,
-    pub links_opened: u64,
+    pub jobs: NumberedItems<Job>,
+    pub links: NumberedItems<LeaseLink>,
     pub validators: Validators,
     pub actors: BTreeMap<AccountKey, usize>,
     pub ledger: Ledger,
@@ -167,10 +171,8 @@ impl Crowd {
             actors: accounts.map(|(actor, it)| (it.account, actor)).collect(),
             machines,
             buyers: (0..config.buyers).map(|_| Customer::default()).collect(),
-            jobs: BTreeMap::new(),
-            jobs_begun: 0,
-            links: BTreeMap::new(),
-            links_opened: 0,
+            jobs: NumberedItems::default(),
+            links: NumberedItems::default(),
             validators: Validators::new(config.replicas, &genesis),
             ledger: Ledger::new(&sellers),
             sellers,
@@ -215,7 +217,7 @@ impl Crowd {
             self.counts.events += 1;
             self.handle_event(event);
         }
-        for job in self.jobs.values() {
+        for job in self.jobs.iter() {
             self.cores.update(job.core.digest().as_bytes());
         }
         for seller in &self.sellers {
@@ -243,7 +245,7 @@ impl Crowd {
     }
 
     fn is_at_rest(&self) -> bool {
-        self.jobs.is_empty() && self.ledger.open_count() == 0
+        self.jobs.len() == 0 && self.ledger.open_count() == 0
     }
 
     /// Returns whether demand and churn go on.
@@ -258,12 +260,8 @@ impl Crowd {
     fn handle_event(&mut self, event: CrowdEvent) {
         let lives = |world: &Crowd, actor: usize, life: u32| world.machines[actor].life == life;
         match event {
-            CrowdEvent::ClientWake(actor, life) => {
-                let machine = &mut self.machines[actor];
-                if machine.life == life && machine.wakes == Some(self.now) {
-                    machine.wakes = None;
-                    self.tell_client(actor, ClientEvent::TimerFired);
-                }
+            CrowdEvent::ClientWake(actor, life) if lives(self, actor, life) => {
+                self.wake_client(actor);
             }
             CrowdEvent::ProviderWake(actor, life) if lives(self, actor, life) => {
                 self.wake_provider(actor);
@@ -297,9 +295,13 @@ impl Crowd {
             }
             CrowdEvent::JobDone(job, ticket, answer) => self.on_job_done(job, ticket, *answer),
             CrowdEvent::Frame(link, frame) => self.on_frame(link, *frame),
+            CrowdEvent::Heartbeat(link) => {
+                self.on_frame(link, LeaseFrame::Provider(ProviderMessage::Alive));
+            }
             CrowdEvent::Arrive => self.on_arrival(),
             CrowdEvent::Leave(actor, life) if lives(self, actor, life) => self.on_leave(actor),
             CrowdEvent::Return(actor) => self.start_provider(actor),
+            CrowdEvent::LookPause(buyer) => self.end_look_pause(buyer),
             _ => {}
         }
     }
@@ -333,6 +335,18 @@ impl Crowd {
         machine.client = MarketClient::new(machine.account, market, replicas);
     }
 
+    fn wake_client(&mut self, actor: usize) {
+        let machine = &mut self.machines[actor];
+        if machine.wakes != Some(self.now) {
+            return;
+        }
+        machine.wakes = None;
+        match machine.client.wakes_at() {
+            Some(at) if at.0 <= self.now => self.tell_client(actor, ClientEvent::TimerFired),
+            _ => self.set_client_wake(actor),
+        }
+    }
+
     /// Gives an event to a machine's client, and carries out its actions.
     pub fn tell_client(&mut self, actor: usize, event: ClientEvent) {
         let mut events = vec![event];
@@ -344,6 +358,11 @@ impl Crowd {
                 events.extend(self.carry_out_client(actor, action));
             }
         }
+        self.set_client_wake(actor);
+    }
+
+    /// Schedules the next moment that a client awaits, unless an earlier one is scheduled.
+    fn set_client_wake(&mut self, actor: usize) {
         let machine = &mut self.machines[actor];
         let wakes = machine.client.wakes_at().map(|at| at.0.max(self.now));
         if let Some(at) = wakes

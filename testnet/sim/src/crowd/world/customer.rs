@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use souk_market::{
-    AccountKey, Command, Credits, Features, JobId, LeaseId, Listing, Millis, Operators, Permille,
-    Regions,
+    AccountKey, Command, Credits, Features, JobId, Listing, Millis, Operators, Permille, Regions,
 };
 use souk_memory::ContentId;
 use souk_roles::clock::Micros;
@@ -19,6 +18,7 @@ use souk_roles::market::client::{CallId, Event as ClientEvent, Reply};
 use souk_roles::market::demands::Demands;
 use souk_roles::market::market_protocol::{Answer as Word, Request};
 
+use super::follower::{FollowerQuestion, LeaseFollower};
 use super::{Crowd, CrowdEvent, LeaseFrame};
 use crate::crowd::counts::Demand;
 use crate::crowd::supply;
@@ -39,18 +39,23 @@ const BURST_PART: u64 = 100;
 const GIVEN: &str = "x";
 const WANTED: &str = "y";
 
-/// A buyer: its questions to the market, each with the number of its job.
+/// A buyer: its questions to the market, and the leases that it follows.
 #[derive(Default)]
 pub struct Customer {
-    asked: BTreeMap<CallId, (u64, JobQuestion)>,
-    /// The numbers of its jobs under way.
-    jobs: Vec<u64>,
+    asked: BTreeMap<CallId, BuyerQuestion>,
+    pub follower: LeaseFollower,
+}
+
+/// A question of a buyer to the market.
+pub enum BuyerQuestion {
+    /// One of all jobs, about the leases that they follow.
+    Followed(FollowerQuestion),
+    /// One of the job with this number.
+    OfJob(u64, JobQuestion),
 }
 
 /// A question of a job to the market.
-enum JobQuestion {
-    /// A followed lease.
-    Lease,
+pub enum JobQuestion {
     Plan(Ticket, Box<PlanRequest>),
     Look(Ticket),
     Find(Ticket),
@@ -71,10 +76,6 @@ pub struct Job {
     runs_since: Option<u64>,
     wakes: Option<u64>,
     links: BTreeMap<Leg, u64>,
-    followed: Vec<LeaseId>,
-    /// The unanswered questions about followed leases, and whether more must follow.
-    looks: usize,
-    looks_again: bool,
     plans: u64,
 }
 
@@ -103,8 +104,7 @@ impl Crowd {
     }
 
     fn begin_job(&mut self, buyer: usize) {
-        let number = self.jobs_begun;
-        self.jobs_begun += 1;
+        let number = self.jobs.added();
         let shares = self.config.models.iter().map(|model| model.share);
         let model = supply::draw_share(shares, &mut self.random);
         let length_us = supply::draw_length(&mut self.random);
@@ -146,13 +146,9 @@ impl Crowd {
             runs_since: None,
             wakes: None,
             links: BTreeMap::new(),
-            followed: Vec::new(),
-            looks: 0,
-            looks_again: false,
             plans: 0,
         };
-        self.jobs.insert(number, job);
-        self.buyers[buyer - self.config.providers].jobs.push(number);
+        self.jobs.add(job);
         self.carry_out_job(number, effects);
         let request = JobRequest::new(0, vec![(GIVEN.to_owned(), subject)]);
         self.tell_job(number, Event::NewRequest { request, size: 1 });
@@ -160,21 +156,26 @@ impl Crowd {
     }
 
     pub fn wake_job(&mut self, number: u64) {
-        if let Some(job) = self.jobs.get_mut(&number)
-            && job.wakes == Some(self.now)
-        {
-            job.wakes = None;
-            self.tell_job(number, Event::TimerFired);
+        let Some(job) = self.jobs.get_mut(number) else {
+            return;
+        };
+        if job.wakes != Some(self.now) {
+            return;
+        }
+        job.wakes = None;
+        match job.core.wakes_at() {
+            Some(at) if at.0 <= self.now => self.tell_job(number, Event::TimerFired),
+            _ => self.set_job_wake(number),
         }
     }
 
     /// Gives an event to a job's core, and carries out its actions.
     pub fn tell_job(&mut self, number: u64, event: Event) {
-        let Some(buyer) = self.jobs.get(&number).map(|job| job.buyer) else {
+        let Some(buyer) = self.jobs.get(number).map(|job| job.buyer) else {
             return;
         };
         let now = self.moment_of(buyer);
-        let job = self.jobs.get_mut(&number).expect("it was there just now");
+        let job = self.jobs.get_mut(number).expect("it was there just now");
         let effects = job.core.apply(now, event);
         self.counts.job_steps += 1;
         self.carry_out_job(number, effects);
@@ -184,7 +185,12 @@ impl Crowd {
         for Effect { ticket, action } in effects {
             self.carry_out_of_job(number, ticket, action);
         }
-        let Some(job) = self.jobs.get_mut(&number) else {
+        self.set_job_wake(number);
+    }
+
+    /// Schedules the next moment that a job's core awaits, unless an earlier one is scheduled.
+    fn set_job_wake(&mut self, number: u64) {
+        let Some(job) = self.jobs.get_mut(number) else {
             return;
         };
         let wakes = job.core.wakes_at().map(|at| at.0.max(self.now));
@@ -197,7 +203,7 @@ impl Crowd {
     }
 
     fn carry_out_of_job(&mut self, number: u64, ticket: Ticket, action: Action) {
-        let Some(job) = self.jobs.get_mut(&number) else {
+        let Some(job) = self.jobs.get_mut(number) else {
             return;
         };
         let (buyer, model) = (job.buyer, job.model);
@@ -225,10 +231,7 @@ impl Crowd {
             Action::Find { providers } => {
                 self.ask_for_job(number, JobQuestion::Find(ticket), Request::Find(providers));
             }
-            Action::Follow { leases } => {
-                job.followed = leases;
-                self.look_at_leases(number);
-            }
+            Action::Follow { leases } => self.follow_leases(buyer, number, &leases),
             Action::Command(command) => {
                 self.carry_for_job(number, JobQuestion::Command(ticket), *command);
             }
@@ -239,7 +242,7 @@ impl Crowd {
             } => {
                 let seller = self.actors[&provider];
                 let link = self.open_link(number, leg, seller, opening);
-                let job = self.jobs.get_mut(&number).expect("it was there just now");
+                let job = self.jobs.get_mut(number).expect("it was there just now");
                 job.links.insert(leg, link);
             }
             Action::SendMessage { leg, message } => {
@@ -260,7 +263,7 @@ impl Crowd {
 
     /// Carries out an action on the buyer's own machine.
     fn carry_out_here(&mut self, number: u64, ticket: Ticket, action: Action) {
-        let buyer = self.jobs[&number].buyer;
+        let buyer = self.jobs[number].buyer;
         let (after, answer) = match action {
             Action::Serve { .. } => (1_000, Answer::Served),
             Action::Fetch { .. } => (100_000, Answer::Fetched),
@@ -278,7 +281,7 @@ impl Crowd {
 
     fn on_job_event(&mut self, number: u64, event: &JobEvent) {
         let now = self.now;
-        let job = self.jobs.get_mut(&number).expect("it is under way");
+        let job = self.jobs.get_mut(number).expect("it is under way");
         let since = now - job.arrived_at;
         match event {
             JobEvent::Leased { .. } => {
@@ -300,7 +303,7 @@ impl Crowd {
     }
 
     fn on_job_over(&mut self, number: u64, outcome: &souk_roles::job::Outcome) {
-        let job = self.jobs.remove(&number).expect("it is under way");
+        let job = self.jobs.remove(number).expect("it is under way");
         self.cores.update(job.core.digest().as_bytes());
         self.counts.count_outcome(&outcome.how);
         let in_time = |since: u64| self.config.end_us().saturating_sub(since);
@@ -316,8 +319,7 @@ impl Crowd {
         for link in job.links.values() {
             self.send_to_provider(*link, LeaseFrame::BuyerGone);
         }
-        let jobs = &mut self.buyers[job.buyer - self.config.providers].jobs;
-        jobs.retain(|other| *other != number);
+        self.follow_leases(job.buyer, number, &[]);
     }
 
     fn answer_job(&mut self, number: u64, after: u64, ticket: Ticket, answer: Answer) {
@@ -332,74 +334,44 @@ impl Crowd {
     fn ask_for_job(&mut self, number: u64, what: JobQuestion, request: Request) {
         let question = Box::new(request);
         let asked = self.note_question(number, what);
-        let buyer = self.jobs[&number].buyer;
+        let buyer = self.jobs[number].buyer;
         self.tell_client(buyer, ClientEvent::Ask { asked, question });
     }
 
     fn carry_for_job(&mut self, number: u64, what: JobQuestion, command: Command) {
         let asked = self.note_question(number, what);
-        let buyer = self.jobs[&number].buyer;
+        let buyer = self.jobs[number].buyer;
         let commands = vec![command];
         self.tell_client(buyer, ClientEvent::Carry { asked, commands });
     }
 
     fn note_question(&mut self, number: u64, what: JobQuestion) -> CallId {
-        let buyer = self.jobs[&number].buyer;
+        let buyer = self.jobs[number].buyer;
+        self.note_buyer_question(buyer, BuyerQuestion::OfJob(number, what))
+    }
+
+    /// Returns the id of a buyer's next question.
+    pub fn note_buyer_question(&mut self, buyer: usize, what: BuyerQuestion) -> CallId {
         let asked = self.next_call(buyer);
-        let of = &mut self.buyers[buyer - self.config.providers];
-        of.asked.insert(asked, (number, what));
+        self.customer_mut(buyer).asked.insert(asked, what);
         asked
     }
 
-    /// Asks for the followed leases of all of a buyer's jobs, because its account changed.
-    pub fn look_at_followed(&mut self, buyer: usize) {
-        let jobs = self.buyers[buyer - self.config.providers].jobs.clone();
-        for number in jobs {
-            self.look_at_leases(number);
-        }
-    }
-
-    fn look_at_leases(&mut self, number: u64) {
-        let Some(job) = self.jobs.get_mut(&number) else {
-            return;
-        };
-        if job.looks > 0 {
-            job.looks_again = true;
-            return;
-        }
-        job.looks = job.followed.len();
-        for lease in job.followed.clone() {
-            self.ask_for_job(number, JobQuestion::Lease, Request::Lease(lease));
-        }
-    }
-
-    fn on_lease_seen(&mut self, number: u64, word: Option<Word>) {
-        if let Some(Word::Lease(Some(lease))) = word {
-            let is_followed = |job: &Job| job.followed.contains(&lease.id);
-            if self.jobs.get(&number).is_some_and(is_followed) {
-                self.tell_job(number, Event::Changed(lease));
-            }
-        }
-        let Some(job) = self.jobs.get_mut(&number) else {
-            return;
-        };
-        job.looks = job.looks.saturating_sub(1);
-        if job.looks == 0 && std::mem::take(&mut job.looks_again) {
-            self.look_at_leases(number);
-        }
+    /// Returns the buyer that is this machine.
+    pub fn customer_mut(&mut self, buyer: usize) -> &mut Customer {
+        &mut self.buyers[buyer - self.config.providers]
     }
 
     /// Handles the market's reply to a buyer.
     pub fn on_buyer_reply(&mut self, buyer: usize, asked: CallId, reply: Reply) {
-        let of = &mut self.buyers[buyer - self.config.providers];
-        let Some((number, what)) = of.asked.remove(&asked) else {
-            return;
+        let (number, what) = match self.customer_mut(buyer).asked.remove(&asked) {
+            Some(BuyerQuestion::OfJob(number, what)) => (number, what),
+            Some(BuyerQuestion::Followed(what)) => {
+                return self.on_followed_reply(buyer, what, reply);
+            }
+            None => return,
         };
         let (ticket, answer) = match (what, reply) {
-            (JobQuestion::Lease, Reply::Answer(word)) => {
-                return self.on_lease_seen(number, Some(*word));
-            }
-            (JobQuestion::Lease, _) => return self.on_lease_seen(number, None),
             (JobQuestion::Plan(ticket, wanted), Reply::Answer(word)) => {
                 let answer = match *word {
                     Word::Chosen(choice) => self.plan_for_job(number, &wanted, choice.listings),
@@ -456,7 +428,7 @@ impl Crowd {
         };
         listings.retain(|listing| listing.price == least);
         let listing = listings.swap_remove(self.random.draw_index(listings.len()));
-        let Some(job) = self.jobs.get_mut(&number) else {
+        let Some(job) = self.jobs.get_mut(number) else {
             return not_planned(NoPlanKind::Other);
         };
         job.plans += 1;

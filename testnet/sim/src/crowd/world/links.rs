@@ -2,7 +2,7 @@
 //! regions, and broken when a process ends.
 
 use souk_roles::job::{self, Leg};
-use souk_roles::lease::Opening;
+use souk_roles::lease::{Opening, ProviderMessage};
 use souk_roles::provider::{self, StreamId};
 
 use super::{Crowd, CrowdEvent, LeaseFrame};
@@ -37,9 +37,7 @@ pub struct LeaseLink {
 impl Crowd {
     /// Opens a stream from a job's leg to a provider. Returns its number.
     pub fn open_link(&mut self, job: u64, leg: Leg, seller: usize, opening: Opening) -> u64 {
-        let number = self.links_opened;
-        self.links_opened += 1;
-        let buyer = self.jobs[&job].buyer;
+        let buyer = self.jobs[job].buyer;
         let life = self.machines[seller].life;
         let link = LeaseLink {
             job,
@@ -49,13 +47,13 @@ impl Crowd {
             life,
             is_open_for_buyer: true,
         };
-        self.links.insert(number, link);
+        let number = self.links.add(link);
         self.send_to_provider(number, LeaseFrame::Opening(opening));
         number
     }
 
     pub fn send_to_provider(&mut self, number: u64, frame: LeaseFrame) {
-        let Some(link) = self.links.get_mut(&number) else {
+        let Some(link) = self.links.get_mut(number) else {
             return;
         };
         if let LeaseFrame::BuyerGone = &frame {
@@ -70,7 +68,7 @@ impl Crowd {
     }
 
     pub fn send_to_buyer(&mut self, number: u64, frame: LeaseFrame) {
-        let Some(link) = self.links.get(&number) else {
+        let Some(link) = self.links.get(number) else {
             return;
         };
         self.counts.lease_messages += 1;
@@ -78,7 +76,11 @@ impl Crowd {
             self.machines[link.buyer].region,
             self.machines[link.seller].region,
         );
-        self.add_event(self.now + way, CrowdEvent::Frame(number, Box::new(frame)));
+        let event = match frame {
+            LeaseFrame::Provider(ProviderMessage::Alive) => CrowdEvent::Heartbeat(number),
+            frame => CrowdEvent::Frame(number, Box::new(frame)),
+        };
+        self.add_event(self.now + way, event);
     }
 
     /// Breaks all streams of a provider whose process ends.
@@ -102,7 +104,7 @@ impl Crowd {
     }
 
     fn on_frame_for_buyer(&mut self, number: u64, frame: LeaseFrame) {
-        let Some(link) = self.links.get(&number) else {
+        let Some(link) = self.links.get(number) else {
             return;
         };
         let (job, leg, is_open) = (link.job, link.leg, link.is_open_for_buyer);
@@ -111,7 +113,7 @@ impl Crowd {
                 self.tell_job(job, job::Event::MessageReceived { leg, message });
             }
             LeaseFrame::ProviderGone => {
-                self.links.remove(&number);
+                self.links.remove(number);
                 if is_open {
                     let why = "the stream broke".to_owned();
                     self.tell_job(job, job::Event::PeerLost { leg, why });
@@ -122,7 +124,7 @@ impl Crowd {
     }
 
     fn on_frame_for_provider(&mut self, number: u64, frame: LeaseFrame) {
-        let Some(link) = self.links.get(&number) else {
+        let Some(link) = self.links.get(number) else {
             return;
         };
         let (seller, stream) = (link.seller, StreamId(number));
@@ -144,14 +146,14 @@ impl Crowd {
             }
             _ if !self.sellers[seller].streams.contains(&stream) => {
                 if is_closing {
-                    self.links.remove(&number);
+                    self.links.remove(number);
                 }
                 return;
             }
             LeaseFrame::Buyer(message) => provider::Event::MessageReceived { stream, message },
             _ => {
                 self.sellers[seller].streams.remove(&stream);
-                self.links.remove(&number);
+                self.links.remove(number);
                 provider::Event::StreamClosed { stream }
             }
         };
@@ -160,12 +162,12 @@ impl Crowd {
 
     /// Handles a frame for a process that has ended.
     fn on_frame_for_nobody(&mut self, number: u64, frame: LeaseFrame) {
-        let seller = self.links[&number].seller;
+        let seller = self.links[number].seller;
         let is_silent = self.sellers[seller].core.is_none()
             && self.sellers[seller].departure == Departure::Silent;
         match frame {
             LeaseFrame::BuyerGone => {
-                self.links.remove(&number);
+                self.links.remove(number);
             }
             LeaseFrame::Opening(_) => {
                 self.counts.ghosts_met += 1;

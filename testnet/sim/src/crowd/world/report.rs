@@ -107,7 +107,7 @@ impl CrowdReport {
         let present = presence.total_us as f64 / 1e6;
         let sold = world.ledger.sold_us.iter().sum::<u64>() as f64 / 1e6;
         let idle = (present - sold).max(1.0);
-        let jobs = world.jobs_begun;
+        let jobs = world.jobs.added();
         let at_once = counts.placed_us.iter().filter(|us| **us <= AT_ONCE_US);
         let at_once = at_once.count() as u64;
         let leases = world.ledger.leases;

@@ -224,9 +224,13 @@ impl Crowd {
 
     pub fn wake_provider(&mut self, actor: usize) {
         let seller = &mut self.sellers[actor];
-        if seller.wakes == Some(self.now) {
-            seller.wakes = None;
-            self.tell_provider(actor, Event::TimerFired);
+        if seller.wakes != Some(self.now) {
+            return;
+        }
+        seller.wakes = None;
+        match seller.core.as_ref().and_then(ProviderCore::wakes_at) {
+            Some(at) if at.0 <= self.now => self.tell_provider(actor, Event::TimerFired),
+            _ => self.set_provider_wake(actor),
         }
     }
 
@@ -245,6 +249,11 @@ impl Crowd {
         for Effect { ticket, action } in effects {
             self.carry_out_of_provider(actor, ticket, action);
         }
+        self.set_provider_wake(actor);
+    }
+
+    /// Schedules the next moment that a provider's core awaits, unless an earlier one is scheduled.
+    fn set_provider_wake(&mut self, actor: usize) {
         let seller = &mut self.sellers[actor];
         let wakes = seller.core.as_ref().and_then(ProviderCore::wakes_at);
         let wakes = wakes.map(|at| at.0.max(self.now));
