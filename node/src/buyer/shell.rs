@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use souk_folder::clock::{CoreClock, unix_ms};
-use souk_market::{JobId, Lease, LeaseId};
+use souk_market::{JobId, LeaseId};
 use souk_memory::{HeldContent, Tensor};
 use souk_network::content::inline_contents::InlineContents;
 use souk_roles::clock::Now;
