@@ -35,6 +35,7 @@
 
 mod bodies;
 mod decoder;
+pub mod exact;
 mod fold_and_merge;
 mod images;
 pub mod rten_engine;
@@ -54,6 +55,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rten::ThreadPool;
+use souk_host::isa::Isa;
 use souk_host::power::Meter;
 use souk_host::system;
 use souk_memory::{DType, Tensor};
@@ -79,6 +81,16 @@ pub struct Cpu {
     cores: NonZeroUsize,
     load: system::Load,
     meter: Option<Arc<Meter>>,
+    engines: EngineChoice,
+}
+
+/// The engines that programs can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EngineChoice {
+    /// Each part of a graph on the engine that runs it best.
+    Best,
+    /// Only those whose results are the same bits on every machine.
+    Exact,
 }
 
 impl Cpu {
@@ -91,6 +103,17 @@ impl Cpu {
             cores: threads,
             load: system::Load::default(),
             meter: Meter::for_machine().map(Arc::new),
+            engines: EngineChoice::Best,
+        }
+    }
+
+    /// The CPU described by `profile`, whose results are the same bits as those of every other CPU
+    /// that is opened so. It refuses operators that are none of [`exact::EXACT_OPERATORS`].
+    #[must_use]
+    pub fn new_exact(profile: Profile, threads: NonZeroUsize) -> Self {
+        Self {
+            engines: EngineChoice::Exact,
+            ..Self::new(profile, threads)
         }
     }
 
@@ -100,7 +123,8 @@ impl Cpu {
             operators: graph.nodes().len() as u64,
             inputs: graph.inputs.clone(),
             outputs: graph.outputs.clone(),
-            body: Body::compile(graph, &self.threads)?,
+            body: Body::compile(graph, &self.threads, self.engines)?,
+            engines: self.engines,
             power: self.profile.power,
             meter: self.meter.clone(),
         }))
@@ -246,6 +270,9 @@ impl Processor for Cpu {
     }
 
     fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        if self.engines == EngineChoice::Exact && !exact::is_exact_operator(node) {
+            return Err(Unsupported::new(node, UnsupportedReason::Inexact));
+        }
         if has_operator(node) || WasmNodes::supports_node(node) {
             return Ok(());
         }
@@ -290,6 +317,7 @@ struct CpuProgram {
     outputs: Vec<Port>,
     operators: u64,
     body: Body,
+    engines: EngineChoice,
     power: Option<Power>,
     meter: Option<Arc<Meter>>,
 }
@@ -303,7 +331,16 @@ enum Body {
 }
 
 impl Body {
-    fn compile(graph: Graph, threads: &Arc<ThreadPool>) -> Result<Self, CompileError> {
+    fn compile(
+        graph: Graph,
+        threads: &Arc<ThreadPool>,
+        engines: EngineChoice,
+    ) -> Result<Self, CompileError> {
+        if engines == EngineChoice::Exact {
+            exact::check_exact(&graph)?;
+            return Segments::compile_exact(graph, threads, Isa::detect_widest())
+                .map(Self::Segments);
+        }
         match DecoderModel::new(graph, threads) {
             Ok(decoder) => Ok(Self::Decoder(Box::new(decoder))),
             Err(graph) => {
@@ -379,7 +416,11 @@ impl Program for CpuProgram {
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
         check_inputs(&self.inputs, inputs)?;
         let (outputs, effort) = self.measure_effort(|| self.body.run(inputs));
-        Ok(self.build_outcome(outputs?, effort))
+        let mut outputs = outputs?;
+        if self.engines == EngineChoice::Exact {
+            exact::canonicalise_outputs(&mut outputs);
+        }
+        Ok(self.build_outcome(outputs, effort))
     }
 
     fn open_session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rten::ThreadPool;
+use souk_host::isa::Isa;
 use souk_onnx::graph::{Graph, values_read};
 use souk_onnx::ranks::Ranks;
 use souk_onnx::subgraph::{CompileError, Port, Unsupported};
@@ -80,6 +81,14 @@ struct Engines {
     wasm: bool,
 }
 
+/// The reference kernels alone.
+const EXACT_ENGINES: Engines = Engines {
+    rten: false,
+    reference: true,
+    trees: false,
+    wasm: false,
+};
+
 impl Segments {
     /// Cuts and compiles a graph. If an engine holds weights in a form of its own and no one else
     /// needs them, frees the original, so that they are in memory once.
@@ -88,21 +97,52 @@ impl Segments {
         threads: &Arc<ThreadPool>,
         keep: KeptValues,
     ) -> Result<Self, CompileError> {
-        let mut graph = prepare_graph(graph, keep);
+        let graph = prepare_graph(graph, keep);
         let engines = assign_engines(&graph)?;
+        let runs = own_runs(&graph, keep);
+        let isa = Isa::detect_widest();
+        Self::compile_runs(graph, threads, keep, &engines, OwnRuns { runs, isa })
+    }
+
+    /// Compiles a graph of exact operators for the engines whose results are the same bits on every
+    /// machine: those over images, and the reference kernels. The sizes of the inputs alone decide
+    /// which of the two runs a node.
+    /// They compute with the instructions of `isa`, which this processor must have.
+    pub fn compile_exact(
+        graph: Graph,
+        threads: &Arc<ThreadPool>,
+        isa: Isa,
+    ) -> Result<Self, CompileError> {
+        let graph = prepare_graph(graph, KeptValues::Outputs);
+        let judge = |node| reference::check_deep(node, &graph.dtypes).map(|()| EXACT_ENGINES);
+        let engines: Vec<Engines> = graph.nodes().iter().map(judge).collect::<Result<_, _>>()?;
+        let runs = image_runs(&graph);
+        let keep = KeptValues::Outputs;
+        Self::compile_runs(graph, threads, keep, &engines, OwnRuns { runs, isa })
+    }
+
+    /// Compiles a prepared graph: `own` for kernels of our own, the rest for `engines`.
+    fn compile_runs(
+        mut graph: Graph,
+        threads: &Arc<ThreadPool>,
+        keep: KeptValues,
+        engines: &[Engines],
+        own_runs: OwnRuns,
+    ) -> Result<Self, CompileError> {
         let mut segments = Vec::new();
         let mut start = 0;
         let ranks = Ranks::from_graph(&graph);
         let mut reads = WeightReads::from_graph(&graph);
         let (mut packs, spares) = (PackedWeights::default(), Arc::default());
-        for range in own_runs(&graph, keep) {
+        for range in own_runs.runs {
             let mut part = extract_subgraph(&graph, range.clone(), keep);
             declare_ranks(&mut part, &ranks);
             let own = PlannedSegment::new(&part, threads, &spares);
+            let own = own.map(|own| own.with_isa(own_runs.isa));
             drop(part);
             if let Some(own) = own {
                 let before = start..range.start;
-                segments.extend(compile_between(&graph, threads, keep, before, &engines)?);
+                segments.extend(compile_between(&graph, threads, keep, before, engines)?);
                 let nodes = &graph.nodes()[range.clone()];
                 for name in reads.unread_once_packed(&own.packable_weights(), nodes) {
                     graph.weights.remove(&name);
@@ -117,7 +157,7 @@ impl Segments {
             }
         }
         let rest = start..engines.len();
-        segments.extend(compile_between(&graph, threads, keep, rest, &engines)?);
+        segments.extend(compile_between(&graph, threads, keep, rest, engines)?);
         let outputs = graph.outputs.iter().map(|port| port.name.clone()).collect();
         let mut made = Self {
             freed: vec![Vec::new(); segments.len()],
@@ -133,6 +173,12 @@ impl Segments {
     }
 }
 
+/// The runs of nodes for kernels of our own, and the instructions that these compute with.
+struct OwnRuns {
+    runs: Vec<Range<usize>>,
+    isa: Isa,
+}
+
 /// A part of a graph planned for kernels of our own, its weights not packed yet.
 enum PlannedSegment {
     Images(ImageModel),
@@ -143,6 +189,13 @@ impl PlannedSegment {
     fn new(part: &Graph, threads: &Arc<ThreadPool>, spares: &Arc<SpareBuffers>) -> Option<Self> {
         let images = ImageModel::new(part, threads, spares).map(Self::Images);
         images.or_else(|| SequenceModel::new(part, threads, spares).map(Self::Sequences))
+    }
+
+    fn with_isa(self, isa: Isa) -> Self {
+        match self {
+            Self::Images(images) => Self::Images(images.with_isa(isa)),
+            Self::Sequences(sequences) => Self::Sequences(sequences.with_isa(isa)),
+        }
     }
 
     fn packable_weights(&self) -> BTreeSet<String> {
@@ -252,6 +305,14 @@ fn own_runs(graph: &Graph, keep: KeptValues) -> Vec<Range<usize>> {
     if keep == KeptValues::Everything {
         return Vec::new();
     }
+    let mut runs = image_runs(graph);
+    runs.extend(sequences::find_runs(graph, &runs));
+    runs.sort_by_key(|range| range.start);
+    runs
+}
+
+/// Finds the runs of nodes over images with a convolution.
+fn image_runs(graph: &Graph) -> Vec<Range<usize>> {
     let worths = images::node_worths(graph);
     let mut runs = Vec::new();
     let mut start = 0;
@@ -262,8 +323,6 @@ fn own_runs(graph: &Graph, keep: KeptValues) -> Vec<Range<usize>> {
             runs.push(range);
         }
     }
-    runs.extend(sequences::find_runs(graph, &runs));
-    runs.sort_by_key(|range| range.start);
     runs
 }
 

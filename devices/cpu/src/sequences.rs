@@ -108,6 +108,12 @@ impl SequenceModel {
         })
     }
 
+    /// Computes with the instructions of `isa`, which this processor must have. The weights must
+    /// not be packed yet.
+    pub fn with_isa(self, isa: Isa) -> Self {
+        Self { isa, ..self }
+    }
+
     /// Names of the weights that [`Self::pack`] takes over.
     pub fn packable_weights(&self) -> BTreeSet<String> {
         let names = self.plan.products().filter_map(|it| match &it.weights {

@@ -61,6 +61,8 @@ pub enum UnsupportedReason {
     Attribute(&'static str),
     /// Its integers may exceed the range in which the device is exact.
     IntegerRange,
+    /// The device promises the same bits as every other machine, and does not for this operator.
+    Inexact,
     /// The engine refused it with this message.
     Engine(String),
 }
@@ -265,6 +267,7 @@ impl fmt::Display for UnsupportedReason {
             Self::Version(version) => write!(formatter, "not in version {version}"),
             Self::Attribute(name) => write!(formatter, "not with its attribute {name}"),
             Self::IntegerRange => formatter.write_str("its integers may exceed 32 bits"),
+            Self::Inexact => formatter.write_str("it is none of the operators of exact-1"),
             Self::Engine(reason) => formatter.write_str(reason),
         }
     }

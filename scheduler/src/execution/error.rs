@@ -112,7 +112,9 @@ impl TaskError {
             return None;
         };
         let is_anywhere = match unsupported.reason {
-            UnsupportedReason::Operator | UnsupportedReason::Attribute(_) => true,
+            UnsupportedReason::Operator
+            | UnsupportedReason::Inexact
+            | UnsupportedReason::Attribute(_) => true,
             // Integers can be sizes, which a GPU's host computes.
             UnsupportedReason::DType(dtype) => dtype.is_float(),
             UnsupportedReason::UnknownDType

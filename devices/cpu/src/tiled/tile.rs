@@ -305,11 +305,13 @@ unsafe fn depthwise_of<V: Vector>(place: &Depthwise<'_>) {
                 .store(place.write.add(channel));
         }
         for channel in whole..channels {
-            let mut sum = 0.0;
+            // The width of vectors decides which channels are left, so these fuse as vectors do.
+            let mut sum = 0.0_f32;
             for (tap, read) in place.reads.iter().enumerate() {
-                sum += *read.add(channel) * place.weights[tap * channels + channel];
+                let value: f32 = *read.add(channel);
+                sum = value.mul_add(place.weights[tap * channels + channel], sum);
             }
-            sum = sum * place.scale[channel] + place.bias[channel];
+            sum = sum.mul_add(place.scale[channel], place.bias[channel]);
             if let Some(add) = place.add {
                 sum += *add.add(channel);
             }

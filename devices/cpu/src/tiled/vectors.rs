@@ -63,7 +63,8 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn load_part(from: *const f32, count: usize) -> Self;
     /// Stores the first `count` floats.
     unsafe fn store_part(self, to: *mut f32, count: usize);
-    /// `self * factor + sum`, rounded once where the processor does so.
+    /// `self * factor + sum`, rounded once, also where the processor has no such instruction: so
+    /// every width gives the same bits.
     unsafe fn times_plus(self, factor: Self, sum: Self) -> Self;
     /// Returns the sum of two vectors.
     unsafe fn plus(self, other: Self) -> Self;
@@ -281,7 +282,7 @@ unsafe impl Vector for Plain {
     #[inline(always)]
     unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
         Self(std::array::from_fn(|at| {
-            self.0[at] * factor.0[at] + sum.0[at]
+            self.0[at].mul_add(factor.0[at], sum.0[at])
         }))
     }
     #[inline(always)]
