@@ -47,6 +47,8 @@ pub struct Account {
     pub free_asks: u32,
     /// Requests of the account that the operator has not decided.
     pub open_requests: u32,
+    /// Open disputes in which the account accuses or is accused.
+    pub open_disputes: u32,
     /// The reason why the account is frozen, if it is; a frozen account can begin nothing new.
     pub frozen: Option<Name>,
     /// Credits that came in and went out on the last day with any movement.
@@ -162,6 +164,7 @@ impl Account {
             open_orders: 0,
             free_asks: 0,
             open_requests: 0,
+            open_disputes: 0,
             frozen: None,
             moved: Movements::default(),
             reputation: Reputation::default(),
@@ -183,7 +186,8 @@ impl Account {
     /// that could arrive a second time.
     pub(crate) fn idle_rank(&self, now: Millis, deposit: Credits) -> Option<IdleRank> {
         let has_lease = self.open_leases > 0 || self.leases_bought > 0;
-        if has_lease || self.frozen.is_some() || self.quiet_at > now {
+        let is_party = has_lease || self.open_disputes > 0;
+        if is_party || self.frozen.is_some() || self.quiet_at > now {
             return None;
         }
         let open = self.open_orders > 0 || self.open_requests > 0;

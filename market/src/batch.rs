@@ -166,6 +166,7 @@ impl VerifiedBatch {
                     let mut each = pair.iter().map(|one| one.verify_provider_by(judge));
                     each.find(Result::is_err).unwrap_or(Ok(()))
                 }
+                Command::Accuse(accusation) => accusation.receipt.verify_provider_by(judge),
                 _ => Ok(()),
             };
             verified.err().map(|fault| (place, fault))

@@ -26,6 +26,17 @@ number! {
     /// Feature flags, as the devices' own taxonomy numbers the bits.
     Features(u32)
 }
+impl Features {
+    /// The feature that the market knows itself: the provider promises that its results are the
+    /// same bits on every machine, so its buyers can dispute one.
+    pub const EXACT_1: Self = Self(1 << 8);
+
+    /// Returns whether all of the other features are among these.
+    pub fn has_all(self, others: Self) -> bool {
+        self.0 & others.0 == others.0
+    }
+}
+
 number! {
     /// A band of a figure: 0 below one unit, then one band for each factor of four.
     Band(u8)

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::dispute::{Accusation, DisputeId};
 use crate::event::Event;
 use crate::ids::{AccountKey, LeaseId, OrderId, RequestId};
 use crate::order::{Ask, Bid, Trade};
@@ -206,6 +207,10 @@ pub enum Command {
     /// Submits two receipts of one lease that its provider signed and that contradict each other:
     /// they must name different outputs for the same graph and inputs. The provider loses stake.
     ProveFault(Box<[Receipt; 2]>),
+    /// The buyer of an exact lease accuses its provider of an output that the work does not give,
+    /// by a receipt that the provider signed. The buyer puts up a bond, and the validators compute
+    /// the work again.
+    Accuse(Box<Accusation>),
 }
 
 impl Command {
@@ -351,6 +356,13 @@ pub enum Acceptance {
         slashed: Credits,
         /// The part of them that the buyer got: at most the cost of the lease. The rest are fees.
         compensated: Credits,
+    },
+    /// The dispute is open.
+    Accused {
+        /// The dispute's id.
+        dispute: DisputeId,
+        /// The log time at which it ends without effect, unless the validators decide before.
+        until: Millis,
     },
 }
 

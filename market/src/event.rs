@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::dispute::{DisputeId, DisputeState};
 use crate::ids::{AccountKey, LeaseId, OrderId};
 use crate::lease::{CloseReason, NoteState};
 use crate::order::{Side, Trade};
@@ -249,6 +250,34 @@ pub enum Event {
         /// Credits returned to the buyer.
         refunded: Credits,
     },
+    /// A buyer accused a provider of a wrong output.
+    Accused {
+        /// The dispute's id.
+        dispute: DisputeId,
+        /// The lease of the output.
+        lease: LeaseId,
+        /// The lease's buyer, who accuses.
+        buyer: AccountKey,
+        /// The accused provider.
+        provider: AccountKey,
+        /// The credits that the accuser put up.
+        bond: Credits,
+        /// The log time at which the dispute ends without effect.
+        until: Millis,
+    },
+    /// A dispute was decided, or its time is over.
+    DisputeClosed {
+        /// The dispute's id.
+        dispute: DisputeId,
+        /// The lease of the output.
+        lease: LeaseId,
+        /// The lease's buyer, who accused.
+        buyer: AccountKey,
+        /// The accused provider.
+        provider: AccountKey,
+        /// How it ended.
+        state: DisputeState,
+    },
 }
 
 /// An account's credits by their state.
@@ -348,6 +377,12 @@ impl Event {
                 buyer, provider, ..
             }
             | Self::LeaseClosed {
+                buyer, provider, ..
+            }
+            | Self::Accused {
+                buyer, provider, ..
+            }
+            | Self::DisputeClosed {
                 buyer, provider, ..
             } => (Some(*buyer), Some(*provider)),
         };

@@ -12,6 +12,7 @@ mod book_entry;
 mod census;
 mod checks;
 mod displace;
+mod disputes;
 mod explain;
 mod freezing;
 mod gang;
@@ -45,6 +46,7 @@ use crate::batch::{Batch, VerifiedBatch};
 use crate::books::Books;
 use crate::command::{Acceptance, BatchOutcome, Command, Outcome};
 use crate::digest::Chain;
+use crate::dispute::{Dispute, DisputeId};
 use crate::event::{Event, MoveReason};
 use crate::genesis::Genesis;
 use crate::ids::{AccountKey, BookId, Digest, LeaseId, MarketId, OrderId, RequestId, Slot};
@@ -92,6 +94,8 @@ pub struct Exchange {
     approvals: BTreeMap<u64, Approval>,
     /// Announced changes of the rules.
     changes: BTreeMap<u64, RulesChange>,
+    /// The open disputes, and the last closed ones.
+    disputes: BTreeMap<DisputeId, Dispute>,
     /// Orders that hold less than a deposit, ordered by the age of their accounts, oldest first.
     light: BTreeSet<LightKey>,
     /// Accounts that had nothing, or little, at the last search, the longest unused first.
@@ -103,6 +107,7 @@ pub struct Exchange {
     requests_made: u64,
     approvals_made: u64,
     changes_made: u64,
+    disputes_made: u64,
     chain: Chain,
     #[serde(skip)]
     last_steps: LastSteps,
@@ -136,6 +141,7 @@ enum Timer {
     Rules(u64),
     Approval(u64),
     Upgrade,
+    Dispute(DisputeId),
 }
 
 /// The account that gives the current command, and the sinks for its events and steps.
@@ -205,6 +211,7 @@ impl Exchange {
             light_requests: BTreeSet::new(),
             approvals: BTreeMap::new(),
             changes: BTreeMap::new(),
+            disputes: BTreeMap::new(),
             light: BTreeSet::new(),
             idle: VecDeque::new(),
             idle_sought_at: Millis(0),
@@ -213,6 +220,7 @@ impl Exchange {
             requests_made: 0,
             approvals_made: 0,
             changes_made: 0,
+            disputes_made: 0,
             chain,
             last_steps: LastSteps::default(),
             state_tree: StateTree::default(),
@@ -369,6 +377,7 @@ impl Exchange {
             Command::Stake { amount } => self.on_stake(context, *amount),
             Command::Unstake { amount } => self.on_unstake(context, *amount),
             Command::ProveFault(pair) => self.on_fault(context, pair),
+            Command::Accuse(accusation) => self.on_accuse(context, accusation),
             operators => self.on_operator_command(context, operators),
         }
     }

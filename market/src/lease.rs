@@ -14,6 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::class::Class;
+use crate::dispute::DisputeId;
 use crate::ids::{AccountKey, BookId, DeviceId, JobId, LeaseId, OrderId, Slot, TermsId};
 use crate::order::Term;
 use crate::rules::Rules;
@@ -95,6 +96,11 @@ pub struct Lease {
     pub resale: Option<Resale>,
     /// Whether a fault in this lease is proven.
     pub faulted: bool,
+    /// Whether the buyer demanded, and the ask promised, results that are the same bits on every
+    /// machine. Only then can the buyer dispute an output.
+    pub exact: bool,
+    /// The dispute about an output of this lease that is open or decided.
+    pub disputed: Option<DisputeId>,
     pub(crate) parties: Parties,
 }
 

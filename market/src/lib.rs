@@ -53,6 +53,7 @@ mod class;
 mod command;
 #[allow(clippy::arithmetic_side_effects, reason = "bytes of a block")]
 mod digest;
+mod dispute;
 mod event;
 mod exchange;
 mod genesis;
@@ -103,6 +104,10 @@ pub use class::{
     WorkKind,
 };
 pub use command::{Acceptance, BatchOutcome, Command, Outcome};
+pub use dispute::{
+    ACCUSED_WEIGHTS_MAX, Accusation, DISPUTE_BOND, DISPUTE_LIFE, DISPUTES_OPEN_MAX, Dispute,
+    DisputeId, DisputeState, Verdict, verdicts_needed,
+};
 pub use event::{Balances, Event, MoveReason, OrderEnd};
 pub use exchange::{
     BATCH_STEPS, Census, ClassAsks, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation,

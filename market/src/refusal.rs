@@ -6,6 +6,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::class::Class;
+use crate::dispute::DisputeId;
 use crate::ids::{AccountKey, DeviceId, LeaseId, MarketId, Nonce, OrderId, RequestId};
 use crate::receipt::ReceiptFault;
 use crate::text::Name;
@@ -274,6 +275,36 @@ refusals! {
     /// A fault in this lease is proven already.
     "fault_known" FaultKnown { lease: LeaseId }
         => "a fault in lease {lease} is proven already";
+    /// The stake must stay, because a dispute about it is open.
+    "stake_disputed" StakeDisputed { open_disputes: u32 }
+        => "the stake answers in {open_disputes} open disputes: wait until they are decided";
+    /// Nobody promised exact results for this lease.
+    "lease_inexact" LeaseInexact { lease: LeaseId }
+        => "lease {lease} was not bought as exact, so honest machines can differ: buy with --exact";
+    /// The receipt names no inputs or no outputs.
+    "accusation_empty" AccusationEmpty { lease: LeaseId }
+        => "the receipt of lease {lease} names no inputs or no outputs: nothing can be computed";
+    /// The accusation names too many weights.
+    "accusation_large" AccusationLarge { count: u64, limit: u64 }
+        => "the graph has {count} weights beside it, at most {limit} fit";
+    /// The provider's stake no longer answers for the lease.
+    "accusation_late" AccusationLate { lease: LeaseId, until: Millis }
+        => "the stake answered for lease {lease} until {until} ms: accuse earlier";
+    /// A dispute about this lease is open or decided.
+    "dispute_known" DisputeKnown { lease: LeaseId, dispute: DisputeId }
+        => "dispute {dispute} is about lease {lease} already";
+    /// Too many disputes are open.
+    "disputes_many" DisputesMany { limit: u32 }
+        => "{limit} disputes are open, the limit: wait until one is decided";
+    /// The dispute is unknown or closed.
+    "dispute_unknown" DisputeUnknown { dispute: DisputeId }
+        => "no dispute {dispute} is open";
+    /// Only a validator can give a verdict.
+    "juror_only" JurorOnly { account: AccountKey }
+        => "only the market's validators judge, and {account} is not one";
+    /// The validator has given its verdict.
+    "verdict_known" VerdictKnown { dispute: DisputeId, account: AccountKey }
+        => "{account} has judged dispute {dispute} already";
     /// Only the lease's buyer may do this.
     "buyer_only" BuyerOnly { lease: LeaseId, buyer: AccountKey }
         => "only the buyer {buyer} may do this to lease {lease}";

@@ -10,7 +10,7 @@ use crate::exchange::Exchange;
 const MAGIC: &[u8; 8] = b"soukmkt\0";
 
 /// The version that this build writes, and the only one that it can read.
-const VERSION: u16 = 11;
+const VERSION: u16 = 12;
 
 /// The initial capacity, enough for a small market: the digest's open block is up to half of it.
 const ROOM_BYTES: usize = 128 << 10;

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::accounts::Pool;
 use crate::books::{Order, OrderKind};
+use crate::dispute::DisputeState;
 use crate::ids::{DeviceId, LeaseId, RequestId, Slot};
 use crate::lease::{Lease, LeaseState};
 use crate::ledger::Totals;
@@ -27,6 +28,7 @@ struct AccountFigures {
     open_leases: u32,
     leases_bought: u32,
     open_requests: u32,
+    open_disputes: u32,
     pools: BTreeMap<DeviceId, (u32, u32)>,
 }
 
@@ -109,6 +111,7 @@ impl Exchange {
                 open_leases: account.open_leases,
                 leases_bought: account.leases_bought,
                 open_requests: account.open_requests,
+                open_disputes: account.open_disputes,
                 pools: account.pools.iter().map(pool).collect(),
             };
             let own = |lease: &&Lease| {
@@ -155,6 +158,14 @@ impl Exchange {
             if request.direction == Direction::Withdrawal {
                 own.escrow += request.amount.0;
             }
+        }
+        for dispute in self.disputes.values().filter(|it| it.is_open()) {
+            for party in [dispute.buyer, dispute.provider] {
+                let slot = self.ledger.expect_slot(party);
+                expected.entry(slot).or_default().open_disputes += 1;
+            }
+            let accuser = self.ledger.expect_slot(dispute.buyer);
+            expected.entry(accuser).or_default().escrow += dispute.bond.0;
         }
         expected
     }
@@ -251,6 +262,11 @@ impl Exchange {
         }
         for approval in self.approvals.values() {
             timers.insert((approval.until, Timer::Approval(approval.id)));
+        }
+        for dispute in self.disputes.values() {
+            if let DisputeState::Open { until } = dispute.state {
+                timers.insert((until, Timer::Dispute(dispute.id)));
+            }
         }
         timers.extend(self.upgrade.map(|upgrade| (upgrade.at, Timer::Upgrade)));
         assert_eq!(self.timers, timers, "the timers");

@@ -174,6 +174,7 @@ fn may_do_frozen(command: &Command, is_own: impl Fn(&RequestId) -> bool) -> bool
         | Command::Resell { .. }
         | Command::Stake { .. }
         | Command::Unstake { .. }
+        | Command::Accuse(_)
         | Command::Deposit { .. }
         | Command::Lock { .. }
         | Command::Confirm { .. }

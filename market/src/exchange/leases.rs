@@ -2,6 +2,7 @@
 //! deadline. The end frees the device. The payment stays open until the lease is settled, in
 //! `settle`.
 
+use crate::class::Features;
 use crate::command::Acceptance;
 use crate::event::{Event, OrderEnd};
 use crate::ids::{DeviceId, LeaseId, OrderId, Slot, TermsId, TradeId};
@@ -117,6 +118,8 @@ impl Exchange {
             resale_ask: None,
             resale: None,
             faulted: false,
+            exact: terms.wants.features.has_all(Features::EXACT_1),
+            disputed: None,
             parties: Parties {
                 buyer: order.slot(),
                 provider: opening.provider,

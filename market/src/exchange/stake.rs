@@ -10,7 +10,7 @@
 
 use crate::command::Acceptance;
 use crate::event::{Event, MoveReason};
-use crate::ids::Slot;
+use crate::ids::{AccountKey, LeaseId, Slot};
 use crate::lease::{Lease, LeaseState};
 use crate::receipt::Receipt;
 use crate::refusal::Refusal;
@@ -44,6 +44,11 @@ impl Exchange {
         }
         let until = account.last_closed.saturating_add(self.rules.stake_hold);
         let answered = account.last_closed.0 == 0 || self.now >= until;
+        if account.open_disputes > 0 {
+            return Err(Refusal::StakeDisputed {
+                open_disputes: account.open_disputes,
+            });
+        }
         if open_leases > 0 || !answered {
             return Err(Refusal::StakeHeld { open_leases, until });
         }
@@ -85,19 +90,28 @@ impl Exchange {
         if lease.is_none() && self.ledger.get(guilty).faulted >= Some(id) {
             return Err(Refusal::FaultKnown { lease: id });
         }
-        Ok(self.slash_provider(first, guilty, context.events))
+        let buyer = first.body.buyer;
+        let (slashed, compensated) = self.slash_provider(id, buyer, guilty, context.events);
+        Ok(Acceptance::Slashed {
+            slashed,
+            compensated,
+        })
     }
 
-    fn slash_provider(
+    /// Takes the stake of a guilty provider: up to the cost of the lease goes to its buyer, the
+    /// rest to the fees. `buyer` counts only if the market has forgotten the lease. Returns what
+    /// the provider lost, and what the buyer got.
+    pub(super) fn slash_provider(
         &mut self,
-        receipt: &Receipt,
+        id: LeaseId,
+        buyer: AccountKey,
         guilty: Slot,
         events: &mut Vec<Event>,
-    ) -> Acceptance {
-        let (id, provider) = (receipt.body.lease, receipt.body.provider);
+    ) -> (Credits, Credits) {
+        let provider = self.ledger.get(guilty).key;
         // The compensation follows from the market's record of the lease, not from the claim.
         let lease = self.leases.get(id);
-        let buyer = lease.map_or(receipt.body.buyer, |lease| lease.buyer);
+        let buyer = lease.map_or(buyer, |lease| lease.buyer);
         let cost = lease.map_or(Credits::ZERO, cost_to_buyer);
         let harmed = self
             .ledger
@@ -132,10 +146,7 @@ impl Exchange {
             slashed,
             compensated,
         });
-        Acceptance::Slashed {
-            slashed,
-            compensated,
-        }
+        (slashed, compensated)
     }
 }
 

@@ -189,7 +189,8 @@ impl Exchange {
         let idle = (&self.idle, self.idle_sought_at);
         let classes: Vec<Class> = self.books.by_class().map(|book| book.class).collect();
         let chain = self.chain.current_digest();
-        hash_content(&(rules, counters, idle, classes, chain))
+        let disputes = (&self.disputes, self.disputes_made);
+        hash_content(&(rules, counters, idle, classes, chain, disputes))
     }
 }
 

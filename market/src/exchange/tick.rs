@@ -59,6 +59,7 @@ impl Exchange {
             Timer::Rules(change) => self.change_rules(change, events),
             Timer::Approval(id) => self.forget_approval(id),
             Timer::Upgrade => self.raise_version(events),
+            Timer::Dispute(id) => self.end_undecided(id, events),
         }
     }
 }

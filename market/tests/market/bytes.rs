@@ -80,5 +80,5 @@ fn spoilt_snapshots_restore_or_are_refused_by_name() {
         Err(SnapshotFault::Version { found: 1 })
     );
     let told = SnapshotFault::Version { found: 1 }.to_string();
-    assert_eq!(told, "the snapshot has version 1, this build reads 11");
+    assert_eq!(told, "the snapshot has version 1, this build reads 12");
 }

@@ -4,6 +4,7 @@
 
 mod bytes;
 mod crowd;
+mod disputes;
 mod harm;
 mod hostile;
 mod naive;

@@ -369,6 +369,7 @@ impl Naive {
                 unreachable!("no stream changes the rules")
             }
             Command::ProveFault(pair) => self.prove(pair),
+            Command::Accuse(_) => unreachable!("no stream accuses"),
         }
     }
 

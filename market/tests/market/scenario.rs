@@ -296,6 +296,8 @@ impl Stage {
         let name = |key: &AccountKey| self.names[key].as_str();
         Some(match event {
             Event::Balance { .. }
+            | Event::Accused { .. }
+            | Event::DisputeClosed { .. }
             | Event::Registered { .. }
             | Event::Forgotten { .. }
             | Event::Moved { .. } => return None,

@@ -145,6 +145,8 @@ fn moves_credits(event: &Event) -> bool {
         | Event::Traded(_)
         | Event::LeaseExtended { .. }
         | Event::Slashed { .. }
+        | Event::Accused { .. }
+        | Event::DisputeClosed { .. }
         | Event::LeaseClosed { .. } => true,
         Event::Registered { .. }
         | Event::Locked(_)

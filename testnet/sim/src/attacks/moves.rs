@@ -94,6 +94,7 @@ moves! {
     Stake, Command::Stake { .. } => NOT_OF_A_LEASE;
     Unstake, Command::Unstake { .. } => NOT_OF_A_LEASE;
     ProveFault, Command::ProveFault(_) => Player::Nobody("it takes two signatures of the guilty");
+    Accuse, Command::Accuse(_) => Player::Nobody("validators decide, not the accuser");
 }
 
 /// Returns the commands of a kind that make sense in a scene.
@@ -155,7 +156,8 @@ fn make_commands(kind: CommandKind, scene: &Scene<'_>) -> Vec<Command> {
         | CommandKind::Resell
         | CommandKind::Stake
         | CommandKind::Unstake
-        | CommandKind::ProveFault => Vec::new(),
+        | CommandKind::ProveFault
+        | CommandKind::Accuse => Vec::new(),
     }
 }
 
