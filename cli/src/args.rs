@@ -5,6 +5,7 @@
 mod account;
 mod audit;
 mod device;
+mod dispute;
 mod examples;
 #[cfg(feature = "generate")]
 mod generate;
@@ -39,6 +40,7 @@ pub use audit::{AuditArgs, AuditCommand};
 #[cfg(feature = "generate")]
 pub use audit::{AuditRunArgs, ReferenceArgs};
 pub use device::{Backend, Device, Probe};
+pub use dispute::Dispute;
 pub use examples::{Example, add_examples};
 #[cfg(feature = "generate")]
 pub use generate::{ChatArgs, GenerateArgs, LeaseArgs, OpenaiArgs, PlacementArgs, SamplingArgs};
@@ -159,6 +161,9 @@ pub enum Command {
     /// Verify receipts of finished work, and prove faults with them.
     #[command(subcommand)]
     Receipt(ReceiptCommand),
+    /// Accuse a provider of a wrong output, and see what the validators find.
+    #[command(subcommand)]
+    Dispute(Dispute),
     /// List the models that providers sell by the token, inspect a model, or import one.
     #[command(subcommand)]
     Model(Model),

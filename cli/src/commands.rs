@@ -11,6 +11,7 @@ mod config;
 mod debug;
 mod demo;
 pub mod device;
+mod dispute;
 mod doctor;
 #[cfg(feature = "generate")]
 mod generate;
@@ -74,6 +75,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Book(freshness) => book::list_asks(folder, freshness, output).await?,
         Command::Balance(freshness) => book::show_balance(folder, freshness, output).await?,
         Command::Receipt(command) => receipt::run(folder, output, &command).await?,
+        Command::Dispute(command) => dispute::run(folder, output, &command).await?,
         Command::Model(command) => model::run(folder, output, &command).await?,
         #[cfg(feature = "generate")]
         Command::Generate(args) => generate::run(folder, output, &args).await?,

@@ -5,6 +5,7 @@ pub mod balance;
 pub mod book;
 pub mod certification;
 pub mod device;
+pub mod dispute;
 mod escape;
 pub mod governance;
 pub mod held_credits;

@@ -175,6 +175,7 @@ pub async fn run(
     let provider = ProviderChoice {
         device: DeviceChoice::new_emulated(DEVICE),
         price: PRICE,
+        fault: None,
     };
     let config = layout::Config {
         validators: shape.validators,

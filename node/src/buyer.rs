@@ -5,6 +5,7 @@
 //! the one task that runs this core, [`quote`] and `planner` choose devices and prices, and
 //! [`journal`] stores on disk what a later process needs to resume the job.
 
+pub mod accusation;
 pub mod audit_results;
 mod compare;
 pub mod explanation;

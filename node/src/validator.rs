@@ -17,6 +17,7 @@ mod cosigning;
 mod durable_file;
 pub mod exchange_machine;
 mod history_folder;
+mod jury;
 mod members;
 pub mod node;
 pub mod operator;

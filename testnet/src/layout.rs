@@ -15,8 +15,8 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use souk_folder::config::{
-    self, ConfigError, DeviceChoice, FORMAT, Isolation, KEY_FILE, OPERATOR_FOLDER, PROVIDER_FILE,
-    ProviderFile, VALIDATOR_FILE, ValidatorFile,
+    self, ConfigError, DeviceChoice, FORMAT, Fault, Isolation, KEY_FILE, OPERATOR_FOLDER,
+    PROVIDER_FILE, ProviderFile, VALIDATOR_FILE, ValidatorFile,
 };
 use souk_folder::contact::{Contact, Multiaddr};
 use souk_folder::key::{KeyError, NodeKey};
@@ -61,6 +61,8 @@ pub struct ProviderChoice {
     pub device: DeviceChoice,
     /// Minimum price in micro-credits per device-second.
     pub price: u64,
+    /// The fault that the provider plays, if any.
+    pub fault: Option<Fault>,
 }
 
 /// Why a folder could not be laid out or read.
@@ -102,6 +104,7 @@ impl Default for Config {
         let emulated = |profile: &str, price| ProviderChoice {
             device: DeviceChoice::new_emulated(profile),
             price,
+            fault: None,
         };
         Config {
             validators: 3,
@@ -109,6 +112,7 @@ impl Default for Config {
                 ProviderChoice {
                     device: DeviceChoice::Cpu { threads: 0 },
                     price: 40_000,
+                    fault: None,
                 },
                 emulated("nvidia-h100-sxm", 900_000),
                 emulated("amd-epyc-9654", 250_000),
@@ -128,6 +132,7 @@ impl Config {
         let provider = |(profile, price): &(&str, u64)| ProviderChoice {
             device: DeviceChoice::new_emulated(profile),
             price: *price,
+            fault: None,
         };
         Config {
             validators,
@@ -265,7 +270,7 @@ fn create_provider(
         prefer: Default::default(),
         price: choice.price,
         isolation,
-        fault: None,
+        fault: choice.fault,
         fault_after: 0,
         limits: ProviderLimits::default(),
         pricing: Pricing::default(),

@@ -330,6 +330,9 @@ const EXAMPLES: &[Example] = &[
             "souk audit run qwen/qwen3-8b --reference Qwen3-8B --leave",
         ],
     ),
+    ("dispute open", &["souk dispute open out/receipt-7.json"]),
+    ("dispute list", &["souk dispute list"]),
+    ("dispute show", &["souk dispute show 1"]),
     ("audit list", &["souk audit list"]),
     (
         "audit forget",

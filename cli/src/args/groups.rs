@@ -15,7 +15,7 @@ const GROUPS: &[Group] = &[
         "Buy",
         &[
             "plan", "submit", "train", "generate", "chat", "openai", "job", "model", "book",
-            "account", "balance", "order", "lease", "receipt",
+            "account", "balance", "order", "lease", "receipt", "dispute",
         ],
     ),
     ("Sell", &["provider", "device"]),

@@ -112,6 +112,11 @@ pub struct JobArgs {
     #[arg(long, value_name = "NAME", value_parser = backend())]
     #[serde(default)]
     pub backend: Option<Through>,
+    /// Use only providers that promise results of the same bits on every machine (exact-1), so that
+    /// you can accuse one of a wrong result with `souk dispute open`.
+    #[arg(long)]
+    #[serde(default)]
+    pub exact: bool,
     /// The objective. Balanced is the knee between fastest and cheapest: the minimum of time
     /// multiplied by price.
     #[arg(long, value_parser = objective(), default_value_t = Objective::Balanced)]

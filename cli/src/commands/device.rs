@@ -248,6 +248,7 @@ pub fn parse_device(text: &str) -> Result<DeviceChoice, Failure> {
     let rest = rest.to_owned();
     Ok(match kind {
         "cpu" => DeviceChoice::Cpu { threads: 0 },
+        "exact" => DeviceChoice::Exact { threads: 0 },
         "gpu" => DeviceChoice::Gpu {
             name: rest,
             memory_mib: None,

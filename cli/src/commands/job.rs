@@ -96,7 +96,7 @@ fn provider_names(record: &Record, files: &JobFiles) -> show::Names {
     names
 }
 
-fn decode_command(record: &Record) -> Result<SubmitArgs, Failure> {
+pub fn decode_command(record: &Record) -> Result<SubmitArgs, Failure> {
     if record.is_session() {
         let name = &record.name;
         let cause = format!("job {name} is a session of a language model");

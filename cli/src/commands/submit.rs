@@ -318,6 +318,12 @@ pub fn write_each(out: &Path, receipts: &[Receipt]) -> Result<Vec<PathBuf>, Fail
     Ok(written)
 }
 
+/// Returns the job of a submission, with the inputs of its first request.
+pub fn job_of_first_request(args: &SubmitArgs) -> Result<Job, Failure> {
+    let files = RequestFiles::read(args)?;
+    SubmitRun::new(args, Output::Json, &files, BTreeMap::new()).remaining_job()
+}
+
 /// Returns the job of a submission.
 fn build_job(args: &SubmitArgs, inputs: BTreeMap<String, Tensor>) -> Result<Job, Failure> {
     let mut job = read(&args.job, inputs)?;
@@ -352,13 +358,15 @@ fn job_limits(args: &JobArgs) -> Result<Limits, Failure> {
         budget: budget.map(Credits),
         price_max: price_max.map(Price),
         providers_min: args.min_providers,
-        providers_max: args.max_providers,
+        // The buyer holds the inputs of a whole model, and those of its parts only their providers.
+        providers_max: if args.exact { 1 } else { args.max_providers },
         // The caller must fill this in, because that needs the market.
         excluded: Vec::new(),
         emulated: EmulatedDevices::by_flags(args.emulated, args.real)
             .map_err(|error| Failure::new(Kind::Input, error, ""))?,
         devices: args.device.clone(),
         backend: args.backend,
+        exact: args.exact,
         objective: args.prefer,
         deadline: args
             .deadline

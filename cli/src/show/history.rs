@@ -232,7 +232,19 @@ fn describe_event(account: AccountKey, event: &Event, paid: Option<u64>) -> Opti
             false => format!("lease {} bought", trade.lease),
         },
         Event::LeaseExtended { lease, .. } => format!("lease {lease} extended"),
+        Event::Accused { lease, .. } => format!("bond of a dispute about lease {lease}"),
+        Event::DisputeClosed { dispute, lease, .. } => {
+            format!("dispute {dispute} about lease {lease} is closed")
+        }
         Event::Slashed { lease, .. } => format!("fault proven in lease {lease}"),
+        Event::LeaseClosed { .. } => return describe_closing(account, event, paid),
+        _ => return None,
+    })
+}
+
+/// Describes the end of a lease to one of its parties, which paid this if it is the buyer.
+fn describe_closing(account: AccountKey, event: &Event, paid: Option<u64>) -> Option<String> {
+    Some(match event {
         Event::LeaseClosed {
             lease,
             reason,

@@ -257,6 +257,10 @@ fn describe_device(device: &DeviceChoice) -> String {
     match device {
         DeviceChoice::Cpu { threads: 0 } => "this machine's CPU".to_owned(),
         DeviceChoice::Cpu { threads } => format!("{threads} threads of this machine's CPU"),
+        DeviceChoice::Exact { threads: 0 } => "this machine's CPU, with exact results".to_owned(),
+        DeviceChoice::Exact { threads } => {
+            format!("{threads} threads of this machine's CPU, with exact results")
+        }
         DeviceChoice::Gpu { name, memory_mib } if name.is_empty() => {
             format!("this machine's GPU{}", describe_memory_limit(*memory_mib))
         }

@@ -9,6 +9,7 @@ mod certification;
 #[cfg(feature = "generate")]
 mod chats;
 mod common;
+mod disputes;
 mod doors;
 mod drain;
 mod drivers;

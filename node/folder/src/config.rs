@@ -157,6 +157,8 @@ pub enum Fault {
     Lie,
     /// It leaves out every second run of a session, and gives the results of the run before.
     Skip,
+    /// It changes one element of one output and signs for it.
+    LieOnce,
     /// It begins runs and never ends them.
     Stall,
     /// Its process ends just before a part runs.
@@ -180,6 +182,12 @@ pub enum DeviceChoice {
     /// This machine's CPU, with this number of threads; 0 for all.
     Cpu {
         /// Threads to sell.
+        threads: u32,
+    },
+    /// This machine's CPU, with results that are the same bits on every machine: it promises
+    /// `exact-1`, and answers for it with its stake.
+    Exact {
+        /// Threads to sell; 0 for all.
         threads: u32,
     },
     /// A GPU of this machine.
@@ -263,6 +271,17 @@ impl DeviceChoice {
         matches!(self, DeviceChoice::Endpoint(_) | DeviceChoice::Serve(_))
     }
 
+    /// Returns whether it promises results that are the same bits on every machine. Several devices
+    /// that share a subgraph do not.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        match self {
+            DeviceChoice::Exact { .. } => true,
+            DeviceChoice::Emulated { manner, .. } => manner.exact,
+            _ => false,
+        }
+    }
+
     /// Returns the model that souk's own decoder runs, if it sells one.
     #[must_use]
     pub fn as_served_model(&self) -> Option<&ServedModelChoice> {
@@ -299,6 +318,9 @@ pub struct EmulationSettings {
     /// drawn whenever the device is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// Whether its results are exact, as those of [`DeviceChoice::Exact`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
 }
 
 impl EmulationSettings {
@@ -310,6 +332,7 @@ impl EmulationSettings {
             ("jitter", self.jitter.map(|it| format!("{it:?}"))),
             ("failures", self.failures.map(|it| format!("{it:?}"))),
             ("seed", self.seed.map(|it| it.to_string())),
+            ("exact", self.exact.then(|| "true".to_owned())),
         ];
         let stated = stated.into_iter();
         stated

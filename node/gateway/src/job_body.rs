@@ -193,6 +193,7 @@ impl JobBody {
                 .map_err(|error| invalid_input(error.to_string()))?,
             devices: self.devices.clone(),
             backend: None,
+            exact: false,
             objective: prefer.map_err(|error| invalid_input(format!("prefer: {error}")))?,
             deadline: self
                 .deadline

@@ -13,3 +13,4 @@ pub mod regions;
 pub mod roster;
 pub mod statement;
 pub mod unsuitable;
+pub mod verdict;

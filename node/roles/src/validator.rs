@@ -6,6 +6,7 @@ pub mod core;
 pub mod cosigning;
 pub mod event;
 pub mod exchange;
+pub mod jury;
 pub mod members;
 mod proposals;
 pub mod questions;

@@ -1,7 +1,9 @@
 //! Replaces the sandbox's types on systems other than Linux, where no sandbox can exist: to start
 //! one returns the reason, and no value of these types is ever created.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use souk_memory::{ContentId, Store};
 use souk_scheduler::execution::RunResult;
 use souk_vocabulary::profile::Profile;
 
-use super::{Recipe, SandboxFault, SandboxPolicy, SandboxRun};
+use super::{JudgingFault, Recipe, SandboxFault, SandboxPolicy, SandboxRun};
 use crate::device::graph_operators::GraphOperators;
 use crate::device::graph_work::GraphWork;
 
@@ -21,6 +23,22 @@ pub enum Sandbox {}
 /// A provider's sandboxes; none can exist here.
 #[derive(Clone, Debug)]
 pub enum SandboxPool {}
+
+/// Refuses, because a stranger's graph is computed behind walls only.
+///
+/// # Errors
+/// [`SandboxFault::NotHere`], always.
+pub async fn compute_outputs(
+    _program: PathBuf,
+    _store: &Arc<Store>,
+    _graph: (ContentId, &[ContentId]),
+    _inputs: &[ContentId],
+) -> Result<BTreeSet<ContentId>, JudgingFault> {
+    Err(SandboxFault::NotHere {
+        system: std::env::consts::OS,
+    }
+    .into())
+}
 
 impl Sandbox {
     /// Refuses, because the walls need another system.

@@ -37,7 +37,7 @@ use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 use souk_vocabulary::taxonomy::ProcessorKind;
 
-use emulation::emulation_config;
+use emulation::{emulation_config, open_computing_cpu};
 #[cfg(target_os = "linux")]
 pub use library::open_libraries;
 #[cfg(target_os = "linux")]
@@ -185,14 +185,14 @@ fn open_one(
     match choice {
         DeviceChoice::Group(_) => unreachable!("a group is opened one by one"),
         DeviceChoice::Endpoint(_) | DeviceChoice::Serve(_) => Err(DeviceError::Endpoint),
-        DeviceChoice::Cpu { threads } => {
+        DeviceChoice::Cpu { threads } | DeviceChoice::Exact { threads } => {
             let threads = threads_of(*threads, cores);
-            let measured = || {
-                let description = discover::describe_cpu();
-                measure::cpu_profile(&description, &measure::measure_cpu(&description, threads))
-            };
-            let profile = known.cloned().unwrap_or_else(measured);
-            Ok(cpu_with_library(Cpu::new(profile, threads), threads))
+            let profile = known.cloned();
+            let profile = profile.unwrap_or_else(|| measurement::measure_threads(threads));
+            Ok(match choice.is_exact() {
+                true => Arc::new(Cpu::new_exact(profile, threads)),
+                false => cpu_with_library(Cpu::new(profile, threads), threads),
+            })
         }
         DeviceChoice::Gpu { name, memory_mib } => open_gpu(name, *memory_mib, None),
         DeviceChoice::Cuda {
@@ -211,7 +211,7 @@ fn open_one(
                     .collect(),
             })?;
             // The CPU gives the results and the profile the time, so the CPU needs no measurement.
-            let cpu = Arc::new(Cpu::new(found.clone(), threads_of(0, cores)));
+            let cpu = Arc::new(open_computing_cpu(manner, found, threads_of(0, cores)));
             let emulated = EmulatedDevice::new(found.clone(), cpu, emulation_config(manner))?;
             // A sandbox runs most models once: finding their sizes must not cost a second run.
             let infer = |subgraph: &Subgraph, inputs: &BTreeMap<String, Tensor>| {
@@ -486,7 +486,7 @@ pub fn open_to_look(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceE
 /// Returns the identity of a device and its driver; a change of it makes a measurement stale.
 pub fn identify_device(choice: &DeviceChoice) -> Result<String, DeviceError> {
     match choice {
-        DeviceChoice::Cpu { threads } => Ok(format!(
+        DeviceChoice::Cpu { threads } | DeviceChoice::Exact { threads } => Ok(format!(
             "{}, {} used",
             discover::describe_cpu().key(),
             threads_of(*threads, None)

@@ -29,7 +29,7 @@ use souk_vocabulary::profile::Profile;
 use souk_vocabulary::taxonomy::ProcessorKind;
 
 use super::shared_content::SharedContent;
-use super::{RunMode, SandboxPolicy};
+use super::{ONLY_INPUT, RunMode, SandboxPolicy};
 use crate::channel::SandboxEnd;
 use crate::confinement::{Confinement, check_single_thread};
 use crate::device::graph_operators::GraphOperators;
@@ -291,6 +291,10 @@ impl Inside {
             let tensor = tensor.map_err(|error| failed(error.to_string()))?;
             inputs.insert(name, tensor);
         }
+        if let Some(tensor) = inputs.remove(ONLY_INPUT) {
+            let name = self.only_input(order.model).map_err(failed)?;
+            inputs.insert(name, tensor);
+        }
         let task = Task {
             name: order.name,
             model: order.model,
@@ -314,6 +318,20 @@ impl Inside {
                 Err(error) => Err(failed(error.to_string())),
             }
         })
+    }
+
+    /// Returns the name of the only input of a model.
+    fn only_input(&self, model: ContentId) -> Result<String, String> {
+        let bytes = self.get_content(model).unwrap_or_default();
+        let decoded = souk_onnx::decode_model(bytes).map_err(|error| error.to_string())?;
+        let graph = decoded.graph.unwrap_or_default();
+        let is_weight = |name: &str| graph.initializer.iter().any(|it| it.name() == name);
+        let names = graph.input.iter().map(|input| input.name());
+        let inputs: Vec<&str> = names.filter(|name| !is_weight(name)).collect();
+        match &inputs[..] {
+            [only] => Ok((*only).to_owned()),
+            inputs => Err(format!("the graph has {} inputs, not one", inputs.len())),
+        }
     }
 
     fn run_task(
@@ -387,6 +405,7 @@ fn device_confinement(device: &DeviceChoice) -> Confinement {
         }
         DeviceChoice::Group(devices) if devices.iter().any(driven) => Confinement::Driver,
         DeviceChoice::Cpu { .. }
+        | DeviceChoice::Exact { .. }
         | DeviceChoice::Emulated { .. }
         | DeviceChoice::Endpoint(_)
         | DeviceChoice::Serve(_)
@@ -446,6 +465,9 @@ fn play_fault(fault: Option<Fault>) {
         Some(Fault::Stall) => loop {
             thread::park();
         },
-        Some(Fault::Lie | Fault::Skip | Fault::Die | Fault::Deaf | Fault::Shut) | None => {}
+        Some(
+            Fault::Lie | Fault::Skip | Fault::LieOnce | Fault::Die | Fault::Deaf | Fault::Shut,
+        )
+        | None => {}
     }
 }

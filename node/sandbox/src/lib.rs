@@ -44,6 +44,8 @@ mod group;
 #[cfg(target_os = "linux")]
 pub mod inside;
 #[cfg(target_os = "linux")]
+mod judging;
+#[cfg(target_os = "linux")]
 pub mod leaving;
 #[cfg(target_os = "linux")]
 mod messages;
@@ -62,10 +64,12 @@ use souk_scheduler::planning::Objective;
 use souk_vocabulary::profile::Profile;
 
 #[cfg(not(target_os = "linux"))]
-pub use absent::{Sandbox, SandboxPool};
+pub use absent::{Sandbox, SandboxPool, compute_outputs};
 pub use fault::SandboxFault;
 #[cfg(target_os = "linux")]
 pub use group::{ControlGroupError, ControlGroups};
+#[cfg(target_os = "linux")]
+pub use judging::compute_outputs;
 pub use policy::{MissingRule, SandboxPolicy};
 #[cfg(target_os = "linux")]
 pub use process::{Sandbox, pool::SandboxPool};
@@ -75,6 +79,27 @@ pub const COMMAND: &str = "__sandbox";
 
 /// A busy sandbox must send a sign of life within this time, or the provider treats it as stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// In place of the name of an input: the only one that the graph has. A judge does not decode
+/// graphs itself, and no value of ONNX has this name.
+const ONLY_INPUT: &str = "";
+
+/// Why a judge could not compute a disputed graph.
+#[derive(Debug, thiserror::Error)]
+pub enum JudgingFault {
+    /// The sandbox, the graph or a run failed.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxFault),
+    /// A content is not in the store, or is no tensor.
+    #[error("{id} is not there as a tensor")]
+    Missing {
+        /// The content.
+        id: souk_memory::ContentId,
+    },
+    /// The runs took too long.
+    #[error("the work takes longer than a judge may compute")]
+    Late,
+}
 
 /// How a run relates to others of its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

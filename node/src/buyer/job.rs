@@ -72,6 +72,9 @@ pub struct Limits {
     pub devices: Vec<String>,
     /// The backend that devices must use; none for any.
     pub backend: Option<Backend>,
+    /// Whether devices must promise results that are the same bits on every machine, so that the
+    /// buyer can dispute them.
+    pub exact: bool,
     /// What the plan minimises.
     pub objective: Objective,
     /// The most time from the job's first plan to its last output; none for no limit.
@@ -185,6 +188,7 @@ impl Default for Limits {
             emulated: EmulatedDevices::default(),
             devices: Vec::new(),
             backend: None,
+            exact: false,
             objective: Objective::Fastest,
             deadline: None,
             notice_min: Millis(0),

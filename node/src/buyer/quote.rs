@@ -530,6 +530,7 @@ fn build_demands(
         features: Features(
             kernels::needed_features(graph).0
                 | backends::needed_features(limits.backend).0
+                | backends::needed_exactness(limits.exact).0
                 | backends::needed_sessions(limits.sequences).0,
         ),
         operators: needed.operators.clone(),
@@ -590,8 +591,7 @@ fn plan_options(limits: &Limits) -> PlanOptions {
         objective: limits.objective,
         deadline_seconds: limits.deadline.map(|deadline| deadline.as_secs_f64()),
         budget: limits.budget.map(|Credits(micro)| micro as f64),
-        // Providers hold the weights after the first job with a model; the purchase allows time for
-        // it.
+        // Providers hold the weights after the first job; the purchase allows time for it.
         weights: Weights::Held,
         requests: limits.requests,
         sequences: limits.sequences,

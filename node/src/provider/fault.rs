@@ -60,6 +60,11 @@ impl FaultInjector {
         match fault {
             Some(Fault::Lie) => outputs.values_mut().for_each(|it| *it = other_than(it)),
             Some(Fault::Skip) => self.repeat_outputs(outputs),
+            Some(Fault::LieOnce) => {
+                if let Some(tensor) = outputs.values_mut().next() {
+                    *tensor = with_one_changed(tensor);
+                }
+            }
             _ => {}
         }
     }
@@ -85,9 +90,20 @@ pub(super) async fn before_run(fault: Option<Fault>) {
         // This ends like a power cut: nothing is closed and no peer is notified.
         Some(Fault::Die) => std::process::abort(),
         // The job's process, if it has one, plays the others.
-        Some(Fault::Lie | Fault::Skip | Fault::Stall | Fault::Crash | Fault::Hoard) => {}
+        Some(Fault::Lie | Fault::Skip | Fault::LieOnce) => {}
+        Some(Fault::Stall | Fault::Crash | Fault::Hoard) => {}
         Some(Fault::Choke | Fault::Deaf | Fault::Shut) | None => {}
     }
+}
+
+/// Returns a tensor in which the lowest bit of the first element differs.
+fn with_one_changed(tensor: &Tensor) -> Tensor {
+    let mut bytes = tensor.bytes().to_vec();
+    if let Some(byte) = bytes.first_mut() {
+        *byte ^= 1;
+    }
+    let other = Tensor::new(tensor.dtype(), tensor.shape().clone(), Bytes::from(bytes));
+    other.unwrap_or_else(|_| tensor.clone())
 }
 
 /// Returns a tensor of the same shape in which every element differs: whole numbers by one, so that
@@ -142,6 +158,11 @@ mod tests {
         liar.after_run(liar.next(), &mut outputs);
         assert_eq!(outputs["y"].dims(), right.dims());
         assert_ne!(outputs["y"], right);
+        let mut once: BTreeMap<_, _> = [("y".to_owned(), right.clone())].into();
+        liar.after_run(Some(Fault::LieOnce), &mut once);
+        let found = once["y"].to_vec::<f32>().unwrap();
+        assert_eq!(found[1].to_bits(), (-3.0_f32).to_bits());
+        assert_eq!(found[0].to_bits(), 1.0_f32.to_bits() ^ 1);
         let token = Tensor::from_vec([1], vec![6_i64]).unwrap();
         assert_eq!(other_than(&token).to_vec::<i64>().unwrap(), [7]);
     }

@@ -37,7 +37,7 @@ use crate::validator::{
     self, LogBeginning, Validator, ValidatorAudit, ValidatorAuditError, ValidatorConfig,
     ValidatorEnd, ValidatorError, ValidatorFailure,
 };
-use crate::validator::{CosigningError, cosigning, raft_link, request_server};
+use crate::validator::{CosigningError, cosigning, jury, raft_link, request_server};
 use admission::MembersTold;
 use keeper::MembershipKeeper;
 
@@ -174,10 +174,7 @@ impl ValidatorNode {
             return Err(ValidatorNodeError::Removed { raft_id });
         }
         let network = join_network(&home, &key, &file, network).await?;
-        for contact in market.contacts()? {
-            // The network has just started, so it has not stopped.
-            let _ = network.add_contact(&contact).await;
-        }
+        add_founders(&network, &market).await?;
         let address = reached_at(&file.listen, &key);
         let assigned = IdAssignment::find_id(&home, &network, &key, &market, &mut file, || {
             waiting(address.as_deref().unwrap_or_default());
@@ -207,6 +204,7 @@ impl ValidatorNode {
             history,
         };
         request_server::serve_market(&network, validator.clone(), &market.genesis, context);
+        jury::start_jury(&network, &validator, &key, market_id).await;
         let keeper = MembershipKeeper {
             home,
             network,
@@ -347,6 +345,15 @@ impl IdAssignment {
             founders,
         })
     }
+}
+
+/// Passes the addresses of the first validators to a network that has just started.
+async fn add_founders(network: &Network, market: &MarketFile) -> Result<(), ConfigError> {
+    for contact in market.contacts()? {
+        // The network has just started, so it has not stopped.
+        let _ = network.add_contact(&contact).await;
+    }
+    Ok(())
 }
 
 /// Starts the network of a validator that listens at its file's address.

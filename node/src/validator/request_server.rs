@@ -81,7 +81,7 @@ pub(super) struct ServerContext {
     pub(super) history: HistoryReader,
 }
 
-/// Serves `/souk/market/13` until the network stops.
+/// Serves `/souk/market/14` until the network stops.
 pub(super) fn serve_market(
     network: &Network,
     validator: Validator<ExchangeMachine>,

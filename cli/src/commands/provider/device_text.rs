@@ -14,6 +14,7 @@ fn part_text(memory_mib: Option<NonZeroU32>) -> String {
 pub(super) fn device_text(device: &DeviceChoice) -> String {
     match device {
         DeviceChoice::Cpu { threads } => format!("cpu = {{ threads = {threads} }}"),
+        DeviceChoice::Exact { threads } => format!("exact = {{ threads = {threads} }}"),
         DeviceChoice::Gpu { name, memory_mib } => {
             let name = serde_json::to_string(name).expect("text always encodes");
             format!("gpu = {{ name = {name}{} }}", part_text(*memory_mib))

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
-use souk_folder::config::DeviceChoice;
+use souk_folder::config::{DeviceChoice, Fault};
 use souk_testnet::layout::ProviderChoice;
 use souk_vocabulary::catalogue;
 
@@ -19,6 +19,9 @@ const MICRO: f64 = 1e6;
 
 /// Name of this machine's CPU.
 const CPU: &str = "cpu";
+
+/// The word for this machine's CPU with exact results.
+const EXACT: &str = "exact";
 
 /// A device and its price, in micro-credits for each device-second.
 type Offer = (&'static str, u64);
@@ -69,6 +72,12 @@ struct Entry {
     price: f64,
     #[serde(default = "one")]
     count: usize,
+    /// Whether an emulated device promises exact results.
+    #[serde(default)]
+    exact: bool,
+    /// The fault that an emulated device plays.
+    #[serde(default)]
+    fault: Option<Fault>,
 }
 
 fn one() -> usize {
@@ -119,9 +128,19 @@ fn of_file(name: &str) -> Result<Vec<ProviderChoice>, Failure> {
         device,
         price,
         count,
+        exact,
+        fault,
     } in file.provider
     {
-        if device != CPU && catalogue::find_processor(&device).is_none() {
+        let is_emulated = device != CPU && device != EXACT;
+        if (exact || fault.is_some()) && !is_emulated {
+            let why = format!(
+                "`{device}` is a real device: only an emulated one plays a fault or \
+                               takes `exact`; the real one with exact results is `{EXACT}`"
+            );
+            return Err(profile_failure(name, &why));
+        }
+        if is_emulated && catalogue::find_processor(&device).is_none() {
             let why = format!("no device is called `{device}`; `souk device list` names them all");
             return Err(profile_failure(name, &why));
         }
@@ -132,7 +151,11 @@ fn of_file(name: &str) -> Result<Vec<ProviderChoice>, Failure> {
         if providers.len().saturating_add(count) > PROVIDERS_MAX {
             return Err(no_count(providers.len().saturating_add(count)));
         }
-        let one = provider_choice(&device, (price * MICRO).round() as u64);
+        let mut one = provider_choice(&device, (price * MICRO).round() as u64);
+        one.fault = fault;
+        if let DeviceChoice::Emulated { manner, .. } = &mut one.device {
+            manner.exact = exact;
+        }
         providers.extend(std::iter::repeat_n(one, count));
     }
     Ok(providers)
@@ -152,9 +175,14 @@ fn no_count(count: usize) -> Failure {
 fn provider_choice(device: &str, price: u64) -> ProviderChoice {
     let device = match device {
         CPU => DeviceChoice::Cpu { threads: 0 },
+        EXACT => DeviceChoice::Exact { threads: 0 },
         name => DeviceChoice::new_emulated(name),
     };
-    ProviderChoice { device, price }
+    ProviderChoice {
+        device,
+        price,
+        fault: None,
+    }
 }
 
 #[cfg(test)]

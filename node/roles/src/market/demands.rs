@@ -191,6 +191,9 @@ impl Demands {
         if lacks(&features::SERVICES).next().is_some() {
             return Some(Cause::Sessions);
         }
+        if lacks(&features::PROMISES).next().is_some() {
+            return Some(Cause::Exact);
+        }
         if lacks(&features::KERNELS).next().is_some() {
             return Some(Cause::Kernels);
         }
@@ -241,6 +244,7 @@ impl Demands {
                 format!("runs nothing through {backend}")
             }
             Cause::Sessions => "keeps no states between requests".to_owned(),
+            Cause::Exact => "does not promise exact results".to_owned(),
             Cause::Kernels => {
                 let kernels: Vec<&str> = lacks(&features::KERNELS).collect();
                 format!("runs no kernels in {}", kernels.join(" or "))

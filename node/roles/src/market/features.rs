@@ -1,6 +1,7 @@
 //! The names of the bits in [`Features`]: the languages of a buyer's own kernels that a device
-//! runs, the backend through which it runs operators, and whether it sells sessions. The market
-//! itself stores only the bits. A bit must never change its meaning.
+//! runs, the backend through which it runs operators, whether it sells sessions, and whether it
+//! promises exact results. Of these the market itself knows only the last. A bit must never change
+//! its meaning.
 
 use souk_market::Features;
 
@@ -19,6 +20,10 @@ pub const BACKENDS: [(&str, Features); 5] = [
 /// The other services that devices sell: leases that keep states from request to request, as
 /// texts need.
 pub const SERVICES: [(&str, Features); 1] = [("sessions", Features(1 << 7))];
+
+/// The promises about results: `exact-1` are the same bits on every machine, so that the validators
+/// can judge a single wrong element.
+pub const PROMISES: [(&str, Features); 1] = [("exact-1", Features::EXACT_1)];
 
 /// Returns the bit of a name in one of the tables; no bit if the table has no such name.
 #[must_use]
@@ -44,7 +49,11 @@ mod tests {
 
     #[test]
     fn no_two_features_are_one() {
-        let all = KERNELS.iter().chain(&BACKENDS).chain(&SERVICES);
+        let all = KERNELS
+            .iter()
+            .chain(&BACKENDS)
+            .chain(&SERVICES)
+            .chain(&PROMISES);
         all.fold(0, |bits, (name, feature)| {
             assert_eq!((bits & feature.0, feature.0.count_ones()), (0, 1), "{name}");
             bits | feature.0

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use souk_market::{
     Acceptance, Account, AccountKey, AccountProof, Approval, Bid, Class, ClassSummary, Digest,
-    Explanation, Genesis, JobId, Lease, LeaseId, Listing, MarketId, Millis, MoneyRequest,
+    Dispute, Explanation, Genesis, JobId, Lease, LeaseId, Listing, MarketId, Millis, MoneyRequest,
     OpenOrder, Quotes, Refusal, RequestId, Rules, RulesChange, SignedBatch, Totals, Upgrade,
 };
 
@@ -16,7 +16,7 @@ use super::statement::{LogPlace, Statement};
 use crate::lease::Contact;
 
 /// The protocol's name.
-pub const PROTOCOL: &str = "/souk/market/13";
+pub const PROTOCOL: &str = "/souk/market/14";
 
 /// The longest request in bytes. The largest batch of receipts, with the most tensors each, takes
 /// half of it.
@@ -98,6 +98,8 @@ pub enum Request {
     Settlement(LeaseId),
     /// Prove what the state with this root says about an account.
     AccountProof(AccountKey, Digest),
+    /// Return the open disputes, and the last closed ones.
+    Disputes,
 }
 
 impl Request {
@@ -111,6 +113,7 @@ impl Request {
             Request::Statement(..) | Request::Settlement(_) | Request::AccountProof(..) => 8,
             Request::JobLeases(..) | Request::Order(_) => 8,
             Request::MoneyRequests(..) | Request::Governance | Request::Tile { .. } => 8,
+            Request::Disputes => 8,
             // The validators check a signature, and a quorum of disks writes.
             Request::Submit(_) => 4,
             _ => 1,
@@ -150,6 +153,7 @@ impl Request {
             Request::Tile { .. } => "tile",
             Request::Settlement(_) => "settlement",
             Request::AccountProof(..) => "account_proof",
+            Request::Disputes => "disputes",
         }
     }
 
@@ -163,6 +167,7 @@ impl Request {
                 | Request::Quotes(_)
                 | Request::Classes
                 | Request::MoneyRequests(None, _)
+                | Request::Disputes
         )
     }
 
@@ -258,6 +263,8 @@ pub enum Answer {
     Settlement(Option<Box<SettlementRecord>>),
     /// The proof; none if this validator no longer has, or never reached, a state with the root.
     AccountProof(Option<Box<AccountProof>>),
+    /// The disputes, the oldest first.
+    Disputes(Vec<Dispute>),
 }
 
 /// The heads of the history's tree that a validator shows, as notes; see

@@ -286,6 +286,13 @@ impl Roster {
         entries.map(|(raft_id, _)| *raft_id)
     }
 
+    /// Returns the accounts that judge disputes: the validators that have begun and do not leave.
+    pub fn list_jury(&self) -> Vec<AccountKey> {
+        let entries = self.entries.values();
+        let judges = entries.filter(|entry| entry.begun && !entry.leaving);
+        judges.map(|entry| entry.account).collect()
+    }
+
     /// Applies an order and returns the raft id that it concerns.
     pub fn apply_order(
         &mut self,

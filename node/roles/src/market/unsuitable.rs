@@ -48,6 +48,8 @@ pub enum Cause {
     Price,
     /// It sells no sessions.
     Sessions,
+    /// It does not promise exact results.
+    Exact,
 }
 
 /// The asks that do not suit for one cause.
@@ -157,6 +159,7 @@ impl fmt::Display for Cause {
             Cause::Buyer => "not for you",
             Cause::Price => "too dear",
             Cause::Sessions => "without sessions",
+            Cause::Exact => "without exact results",
         })
     }
 }

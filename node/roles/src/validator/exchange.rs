@@ -15,9 +15,10 @@ use souk_memory::ContentId;
 
 use super::vouchers;
 use crate::market::roster::{Roster, RosterRefusal, SignedMembershipOrder};
+use crate::market::verdict::SignedVerdict;
 
 /// The prefix of a state's bytes: name and layout version.
-const MAGIC: &[u8; 8] = b"soukMKT5";
+const MAGIC: &[u8; 8] = b"soukMKT6";
 
 /// The result of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +27,8 @@ pub enum BatchResult {
     Applied(Vec<Result<Acceptance, Refusal>>),
     /// The result of an order about the validators: the raft id that it concerns.
     Ordered(Result<u64, RosterRefusal>),
+    /// The result of a validator's verdict in a dispute.
+    Judged(Result<(), Refusal>),
 }
 
 /// Why bytes are not a valid state.
@@ -173,6 +176,31 @@ impl<W: Watch> ExchangeMachine<W> {
     }
 }
 
+impl<W: Watch> ExchangeMachine<W> {
+    /// Counts a validator's verdict. Those who judge are the validators of the roster that have
+    /// begun and are not leaving.
+    fn apply_verdict(&mut self, at: Position, now: LogTime, signed: &SignedVerdict) -> BatchResult {
+        let body = &signed.body;
+        self.has_settled = false;
+        if body.market != self.exchange.market() {
+            self.events.clear();
+            let (market, batch) = (self.exchange.market(), body.market);
+            return BatchResult::Judged(Err(Refusal::MarketOther { market, batch }));
+        }
+        let jury = self.roster.list_jury();
+        let (counted, events) = self.exchange.count_verdict(
+            Millis(now.0),
+            body.dispute,
+            body.juror,
+            body.verdict,
+            &jury,
+        );
+        self.watch.on_events(at, self.exchange.now(), &events);
+        encode_events(&events, &mut self.events);
+        BatchResult::Judged(counted)
+    }
+}
+
 /// A decoded and verified command of the log.
 #[derive(Debug)]
 pub enum LogCommand {
@@ -180,40 +208,46 @@ pub enum LogCommand {
     Batch(VerifiedBatch),
     /// An order that an operator or a validator signed. The roster decides its result.
     Order(SignedMembershipOrder),
+    /// A verdict that a validator signed. The exchange decides whether it counts.
+    Verdict(SignedVerdict),
 }
 
-/// The bytes are not a signed order.
+/// The bytes are not a signed order or verdict.
 #[derive(Debug, thiserror::Error)]
-#[error("the bytes are not a signed order: {0}")]
+#[error("the bytes are not a signed order or verdict: {0}")]
 struct NoOrder(#[source] postcard::Error);
 
 /// A decoded command.
 enum DecodedCommand {
     Batch(SignedBatch),
-    Order(SignedMembershipOrder),
+    /// A command that is no batch, its signature verified.
+    Verified(LogCommand),
 }
 
-/// Decodes a command. Verifies the signature of an order, but not yet that of a batch.
-fn decode_command(command: &[u8]) -> Result<DecodedCommand, CommandFault> {
-    let forged = |cause: Box<dyn std::error::Error + Send + Sync>| CommandFault { cause };
-    match SignedMembershipOrder::decode(command) {
-        Some(Ok(order)) => match order.verify() {
-            Ok(()) => Ok(DecodedCommand::Order(order)),
-            Err(refusal) => Err(forged(Box::new(refusal))),
-        },
-        Some(Err(fault)) => Err(forged(Box::new(NoOrder(fault)))),
-        None => SignedBatch::decode(command)
-            .map(DecodedCommand::Batch)
-            .map_err(|fault| forged(Box::new(fault))),
+fn to_fault(cause: impl std::error::Error + Send + Sync + 'static) -> CommandFault {
+    CommandFault {
+        cause: Box::new(cause),
     }
 }
 
+/// Decodes a command. Verifies the signature of an order or verdict, but not yet that of a batch.
+fn decode_command(command: &[u8]) -> Result<DecodedCommand, CommandFault> {
+    if let Some(order) = SignedMembershipOrder::decode(command) {
+        let order = order.map_err(|fault| to_fault(NoOrder(fault)))?;
+        order.verify().map_err(to_fault)?;
+        return Ok(DecodedCommand::Verified(LogCommand::Order(order)));
+    }
+    if let Some(verdict) = SignedVerdict::decode(command) {
+        let verdict = verdict.map_err(|fault| to_fault(NoOrder(fault)))?;
+        verdict.verify().map_err(to_fault)?;
+        return Ok(DecodedCommand::Verified(LogCommand::Verdict(verdict)));
+    }
+    let batch = SignedBatch::decode(command).map_err(to_fault)?;
+    Ok(DecodedCommand::Batch(batch))
+}
+
 fn to_log_command(verified: Result<VerifiedBatch, BatchFault>) -> Result<LogCommand, CommandFault> {
-    verified
-        .map(LogCommand::Batch)
-        .map_err(|fault| CommandFault {
-            cause: Box::new(fault),
-        })
+    verified.map(LogCommand::Batch).map_err(to_fault)
 }
 
 impl<W: Watch> StateMachine for ExchangeMachine<W> {
@@ -221,7 +255,7 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
 
     fn verify_command(command: &[u8]) -> Result<LogCommand, CommandFault> {
         match decode_command(command)? {
-            DecodedCommand::Order(order) => Ok(LogCommand::Order(order)),
+            DecodedCommand::Verified(command) => Ok(command),
             DecodedCommand::Batch(signed) => to_log_command(signed.verify()),
         }
     }
@@ -231,7 +265,7 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
         // The verdict on each command that is not a batch. The verdicts on the batches follow
         // below, in the order of the batches.
         let other_verdict = |command: &&[u8]| match decode_command(command) {
-            Ok(DecodedCommand::Order(order)) => Some(Ok(LogCommand::Order(order))),
+            Ok(DecodedCommand::Verified(command)) => Some(Ok(command)),
             Ok(DecodedCommand::Batch(signed)) => {
                 batches.push(signed);
                 None
@@ -266,6 +300,7 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
                 BatchResult::Ordered(self.roster.apply_order(Millis(now.0), order))
             }
             LogCommand::Batch(batch) => self.apply_batch(at, now, batch),
+            LogCommand::Verdict(verdict) => self.apply_verdict(at, now, verdict),
         };
         encode_result(&result)
     }

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 use souk_consensus::StateMachine;
 use souk_market::{
-    Census, Class, Digest, Exchange, JobId, Lease, ListingRef, MarketId, MoneyRequest, Totals,
+    Census, Class, Digest, Dispute, Exchange, JobId, Lease, ListingRef, MarketId, MoneyRequest,
+    Totals,
 };
 
 use super::exchange::{ExchangeMachine, LogCommand, Watch, encode_result};
@@ -52,6 +53,8 @@ pub enum Question {
     Sums,
     /// The hash of the state. Reply: [`Reply::Digest`].
     Digest,
+    /// The disputes. Reply: [`Reply::Disputes`].
+    Disputes,
 }
 
 /// A reply from the state.
@@ -65,6 +68,8 @@ pub enum Reply {
     Sums(Box<(Census, Totals)>),
     /// The id of the market, and the hash of its state.
     Digest(MarketId, Digest),
+    /// The disputes that the exchange knows.
+    Disputes(Vec<Dispute>),
 }
 
 impl<W: Watch> AnsweringMachine for ExchangeMachine<W> {
@@ -80,6 +85,7 @@ impl<W: Watch> AnsweringMachine for ExchangeMachine<W> {
             Question::Roster => Reply::Roster(Box::new(self.roster().clone())),
             Question::Sums => Reply::Sums(Box::new((exchange.census(), exchange.totals()))),
             Question::Digest => Reply::Digest(exchange.market(), exchange.digest()),
+            Question::Disputes => Reply::Disputes(exchange.disputes().cloned().collect()),
         }
     }
 
@@ -138,6 +144,7 @@ pub fn answer_request(exchange: &Exchange, request: Request) -> Answer {
             Answer::AccountProof(exchange.prove_account(key, root).map(Box::new))
         }
         Request::Governance => Answer::Governance(Box::new(governance(exchange))),
+        Request::Disputes => Answer::Disputes(exchange.disputes().cloned().collect()),
         Request::Explain(key, bid) => Answer::Explanation(exchange.explain_bid(key, &bid)),
         _ => Answer::Unavailable("this is no question to the book".to_owned()),
     }

@@ -14,7 +14,7 @@ fn backend_feature(backend: Backend) -> Features {
 #[must_use]
 pub fn stated_features(devices: &DeviceChoice) -> Features {
     let backend = match devices {
-        DeviceChoice::Cpu { .. } => Backend::Cpu,
+        DeviceChoice::Cpu { .. } | DeviceChoice::Exact { .. } => Backend::Cpu,
         DeviceChoice::Gpu { .. } => Backend::Wgpu,
         DeviceChoice::Cuda { .. } => Backend::Cuda,
         DeviceChoice::Onnxruntime { .. } => Backend::Onnxruntime,
@@ -25,21 +25,43 @@ pub fn stated_features(devices: &DeviceChoice) -> Features {
             return Features(each.fold(0, |bits, device| bits | device));
         }
     };
-    backend_feature(backend)
+    Features(backend_feature(backend).0 | promised_features(devices).0)
+}
+
+/// Returns the promise of exact results, if these devices make it.
+fn promised_features(devices: &DeviceChoice) -> Features {
+    match devices.is_exact() {
+        true => Features::EXACT_1,
+        false => Features(0),
+    }
+}
+
+/// Returns the features that a job needs because its buyer wants to be able to dispute results.
+#[must_use]
+pub fn needed_exactness(exact: bool) -> Features {
+    match exact {
+        true => Features::EXACT_1,
+        false => Features(0),
+    }
 }
 
 /// Returns whether an ask offers sessions, as a feature. A single device can keep states for a
 /// lease with a process of its own; groups of several devices and ONNX Runtime keep none.
 #[must_use]
 pub fn session_features(devices: &DeviceChoice, isolation: Isolation) -> Features {
+    // The receipt of a session names no inputs, so nobody could judge it.
+    if devices.is_exact() {
+        return Features(0);
+    }
     let keeps_states = match devices {
         DeviceChoice::Group(group) => match &group[..] {
             [one] => return session_features(one, isolation),
             _ => false,
         },
-        DeviceChoice::Onnxruntime { .. } | DeviceChoice::Endpoint(_) | DeviceChoice::Serve(_) => {
-            false
-        }
+        DeviceChoice::Exact { .. }
+        | DeviceChoice::Onnxruntime { .. }
+        | DeviceChoice::Endpoint(_)
+        | DeviceChoice::Serve(_) => false,
         DeviceChoice::Cpu { .. }
         | DeviceChoice::Gpu { .. }
         | DeviceChoice::Cuda { .. }

@@ -171,6 +171,16 @@ impl DeviceCosts {
         Arc::new(costs)
     }
 
+    /// Creates costs of which nothing is known and nothing is stored.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn forgetful() -> Arc<DeviceCosts> {
+        Arc::new(DeviceCosts {
+            home: PathBuf::new(),
+            known: Mutex::default(),
+            unsaved: AtomicBool::new(false),
+        })
+    }
+
     /// Returns the current costs.
     pub(crate) fn current_costs(&self) -> CostHistory {
         self.lock_known().costs.clone()

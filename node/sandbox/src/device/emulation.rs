@@ -2,9 +2,12 @@
 //! configuration of its emulation.
 
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroUsize;
 
+use souk_cpu::Cpu;
 use souk_emulated::EmulatedConfig;
 use souk_folder::config::EmulationSettings;
+use souk_vocabulary::profile::Profile;
 
 /// Returns the configuration of the emulation, with defaults for omitted values.
 pub(super) fn emulation_config(settings: &EmulationSettings) -> EmulatedConfig {
@@ -15,6 +18,18 @@ pub(super) fn emulation_config(settings: &EmulationSettings) -> EmulatedConfig {
         jitter: settings.jitter.unwrap_or(usual.jitter),
         failures: settings.failures.unwrap_or(usual.failures),
         seed: settings.seed.unwrap_or_else(draw_seed),
+    }
+}
+
+/// Opens the CPU that computes the results of an emulated device.
+pub(super) fn open_computing_cpu(
+    settings: &EmulationSettings,
+    profile: &Profile,
+    threads: NonZeroUsize,
+) -> Cpu {
+    match settings.exact {
+        true => Cpu::new_exact(profile.clone(), threads),
+        false => Cpu::new(profile.clone(), threads),
     }
 }
 

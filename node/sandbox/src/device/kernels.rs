@@ -29,6 +29,8 @@ pub fn offered_features(devices: &DeviceChoice, limits: &ProviderLimits) -> Feat
 /// Returns whether one of the devices runs kernels in a language.
 fn can_run_language(devices: &DeviceChoice, language: Custom) -> bool {
     match devices {
+        _ if devices.is_exact() => false,
+        DeviceChoice::Exact { .. } => false,
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => language == Custom::Wasm,
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => language == Custom::Wgsl,
         DeviceChoice::Onnxruntime { .. } | DeviceChoice::Endpoint(_) | DeviceChoice::Serve(_) => {

@@ -6,11 +6,13 @@
 //! devices changed, once a day, and on request. It measures a device with a driver each time it
 //! opens, and an emulated device never.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use souk_folder::config::{self, ConfigError, DeviceChoice, FORMAT};
 use souk_host::discover;
+use souk_registry::measure;
 use souk_vocabulary::profile::Profile;
 
 use super::{
@@ -106,8 +108,19 @@ impl DeviceMeasurement {
 pub fn is_kept(choice: &DeviceChoice) -> bool {
     let mut each = Vec::new();
     flatten_choice(choice, &mut each);
-    let is_cpu = |choice: &&DeviceChoice| matches!(choice, DeviceChoice::Cpu { .. });
+    let is_cpu = |choice: &&DeviceChoice| {
+        matches!(
+            choice,
+            DeviceChoice::Cpu { .. } | DeviceChoice::Exact { .. }
+        )
+    };
     !has_driver(choice) && each.iter().any(is_cpu)
+}
+
+/// Measures this many threads of this machine's CPU.
+pub(super) fn measure_threads(threads: NonZeroUsize) -> Profile {
+    let description = discover::describe_cpu();
+    measure::cpu_profile(&description, &measure::measure_cpu(&description, threads))
 }
 
 fn measurement_key(choice: &DeviceChoice, cores: Option<u32>) -> String {

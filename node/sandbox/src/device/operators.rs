@@ -160,6 +160,8 @@ fn bare_node(name: &str) -> NodeProto {
 /// Returns whether one of the devices runs an operator.
 fn can_run_node(devices: &DeviceChoice, node: &NodeProto) -> bool {
     match devices {
+        _ if devices.is_exact() => souk_cpu::exact::is_exact_operator(node),
+        DeviceChoice::Exact { .. } => souk_cpu::exact::is_exact_operator(node),
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => souk_cpu::has_operator(node),
         #[cfg(any(feature = "wgpu", feature = "cuda"))]
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => souk_gpu::has_operator(node),

@@ -3,8 +3,8 @@
 
 use souk_folder::contact::Contact;
 use souk_market::{
-    Account, AccountKey, Bid, Class, ClassSummary, Explanation, JobId, Lease, LeaseId, Listing,
-    MoneyRequest, OpenOrder, Quotes, Refusal, RequestId, Totals,
+    Account, AccountKey, Bid, Class, ClassSummary, Dispute, Explanation, JobId, Lease, LeaseId,
+    Listing, MoneyRequest, OpenOrder, Quotes, Refusal, RequestId, Totals,
 };
 use souk_network::protocols::demands::{Choice, Demands};
 use souk_network::protocols::market::{
@@ -82,6 +82,11 @@ impl Broker {
     /// changes.
     pub async fn fetch_governance(&self) -> Result<Governance, BrokerError> {
         asked!(self, Request::Governance, Answer::Governance(found) => *found)
+    }
+
+    /// Returns the open disputes and the last closed ones, oldest first.
+    pub async fn fetch_disputes(&self) -> Result<Vec<Dispute>, BrokerError> {
+        asked!(self, Request::Disputes, Answer::Disputes(disputes) => disputes)
     }
 
     /// Returns the orders of an account that rest in the books, oldest first.

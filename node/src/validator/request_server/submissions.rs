@@ -166,6 +166,7 @@ impl SharedState {
         match postcard::from_bytes(&result) {
             Ok(BatchResult::Applied(results)) => Answer::Applied(results),
             Ok(BatchResult::Ordered(_)) => Answer::Invalid("it is an order".to_owned()),
+            Ok(BatchResult::Judged(_)) => Answer::Invalid("it is a verdict".to_owned()),
             Err(error) => Answer::Unavailable(format!("the result does not decode: {error}")),
         }
     }

@@ -1,0 +1,25 @@
+//! The arguments of `souk dispute …`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+/// Commands on disputes.
+#[derive(Debug, Subcommand)]
+pub enum Dispute {
+    /// Accuse the provider of a receipt of a wrong output. The validators fetch the graph and the
+    /// inputs from this command and compute them again, so it stays until they have decided. If the
+    /// provider is guilty, it loses its stake and you get the cost of the lease; if not, it gets
+    /// your bond.
+    Open {
+        /// The receipt that `souk submit --exact` wrote; the job must be one of --dir.
+        receipt: PathBuf,
+    },
+    /// List the open disputes of the market, and the last closed ones.
+    List,
+    /// Show a dispute: what it is about, and each validator's verdict.
+    Show {
+        /// The dispute's number.
+        dispute: u64,
+    },
+}

@@ -1,0 +1,107 @@
+//! A provider that changes one element of one output of an exact job loses its stake to the
+//! verdict of four validators; an honest one that is accused keeps it, and its accuser loses the
+//! bond.
+
+use serde_json::{Value, json};
+
+use crate::common::{Market, souk};
+
+const STAKE: u64 = 5_000_000;
+const BOND: u64 = 1_000_000;
+
+/// Sells an emulated device with exact results, which plays a fault, by a provider that has a
+/// stake.
+fn sell_exact(market: &Market, name: &str, profile: &str, fault: Value) {
+    let device = json!({ "emulated": { "profile": profile, "exact": true } });
+    let mut entries = vec![("device", device)];
+    if !fault.is_null() {
+        entries.push(("fault", fault));
+    }
+    market.set_in_provider(name, &entries);
+    let account = market.account_of(name);
+    market
+        .souk(&[
+            "account",
+            "transfer",
+            &account,
+            "10",
+            "--reference",
+            "stake",
+        ])
+        .done();
+    let staked = souk(
+        &market.folder().join("net").join(name),
+        &["account", "stake", "5"],
+    )
+    .done();
+    assert_eq!(staked["stake"], STAKE);
+}
+
+/// What an account has at stake.
+fn stake(market: &Market, name: &str) -> u64 {
+    let account = market.account_of(name);
+    let shown = market.souk(&["account", "show", &account]).done();
+    shown["account"]["stake"].as_u64().expect("a number")
+}
+
+/// Buys an exact run, and returns the path of its receipt.
+fn receipt_of(market: &Market, out: &str) -> (Value, String) {
+    let job = market.submit_few(out, &["--exact"]).done();
+    let lease = job["receipts"][0]["body"]["lease"].as_u64().unwrap();
+    (job, market.path(&format!("{out}/receipt-{lease}.json")))
+}
+
+#[test]
+fn who_changes_one_element_loses_its_stake_and_who_accuses_the_honest_its_bond() {
+    let market = Market::of_four();
+    let buyer = market.account_of("buyer");
+    // Nobody promises exact results yet, and nothing is bought.
+    let before = market.available(&buyer);
+    let refused = market.submit_few("none", &["--exact"]);
+    assert_eq!(refused.code, 4, "{}", refused.stderr);
+    assert!(refused.stdout.contains("exact"), "{}", refused.stdout);
+    assert_eq!(market.available(&buyer), before);
+
+    sell_exact(&market, "provider-2", "nvidia-h100-sxm", Value::Null);
+    let (_, honest) = receipt_of(&market, "honest");
+    let (mine, its) = (
+        market.available(&buyer),
+        market.available(&market.account_of("provider-2")),
+    );
+    let accused = market.souk(&["dispute", "open", &honest]);
+    assert_eq!(accused.code, 7, "{} {}", accused.stdout, accused.stderr);
+    let listed = market.souk(&["dispute", "list"]).done();
+    assert!(
+        !listed["disputes"][0]["state"]["innocent"].is_null(),
+        "{listed}"
+    );
+    assert_eq!(stake(&market, "provider-2"), STAKE);
+    assert_eq!(market.available(&buyer), mine - BOND);
+    assert_eq!(
+        market.available(&market.account_of("provider-2")),
+        its + BOND
+    );
+    let again = market.souk(&["dispute", "open", &honest]);
+    assert!(again.stdout.contains("dispute_known"), "{}", again.stdout);
+
+    // The same provider lies from now on.
+    market.make_faulty("provider-2", "lie_once");
+    let (job, lied) = receipt_of(&market, "lied");
+    let paid = job["receipts"][0]["body"]["amount"].as_u64().unwrap();
+    let mine = market.available(&buyer);
+    let convicted = market.souk(&["dispute", "open", &lied]).done();
+    let guilty = &convicted["state"]["guilty"];
+    assert_eq!(guilty["slashed"], STAKE, "{convicted}");
+    assert_eq!(guilty["compensated"], paid, "{convicted}");
+    let verdicts = convicted["verdicts"].as_array().unwrap();
+    assert!(verdicts.len() >= 3, "{convicted}");
+    assert!(
+        verdicts.iter().all(|it| it["verdict"] == "guilty"),
+        "{convicted}"
+    );
+    assert_eq!(stake(&market, "provider-2"), 0);
+    assert_eq!(market.available(&buyer), mine + paid, "the bond is back");
+    let shown = market.souk(&["dispute", "show", "2"]).done();
+    assert_eq!(shown["state"], convicted["state"]);
+    market.assert_escrow_returns();
+}

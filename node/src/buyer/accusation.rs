@@ -1,0 +1,259 @@
+//! Accuses a provider of a wrong output: rebuilds the graph that the provider ran, opens the
+//! dispute, and serves graph and inputs to the validators until they have decided.
+//!
+//! A validator fetches over a connection that the accuser opens, so the accuser need not be
+//! reachable. What it serves is named by hashes in the provider's own receipt, so it can neither
+//! show the validators another graph nor another input.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use souk_folder::contact::Contact;
+use souk_folder::key;
+use souk_market::{
+    Acceptance, AccountKey, Accusation, Command, Dispute, DisputeId, Receipt, Refusal,
+};
+use souk_memory::{ContentId, StoreError};
+use souk_network::content::transfers::Scope;
+use souk_network::protocols::market::{Member, Request, Standing};
+use souk_roles::validator::jury::{EVIDENCE_BYTES_MAX, EVIDENCE_WORK_MAX};
+use souk_scheduler::graph::cut::{self, CutError};
+
+use super::Buyer;
+use super::job::Job;
+use super::quote;
+use super::quote_error::QuoteError;
+use crate::client::broker::BrokerError;
+use crate::client::trader::TradeError;
+
+/// How often it asks each validator, which also keeps the connection open over which it fetches.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// Why a provider cannot be accused.
+#[derive(Debug, thiserror::Error)]
+pub enum AccusationError {
+    /// The job's files do not give a graph.
+    #[error(transparent)]
+    Quote(#[from] QuoteError),
+    /// The graph does not form one part.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+    /// The receipt is for another graph.
+    #[error(
+        "the receipt is for the graph {receipt}, and the job's model gives {found}: the lease ran \
+         a part of it, or the file has changed"
+    )]
+    OtherGraph {
+        /// The graph in the receipt.
+        receipt: ContentId,
+        /// The graph of the job.
+        found: ContentId,
+    },
+    /// An input of the receipt is not among the job's.
+    #[error("the input {0} of the receipt is not among the job's input files")]
+    NoInput(ContentId),
+    /// The graph has several inputs, whose order no receipt states.
+    #[error("the model has {0} inputs: validators judge models with one")]
+    Inputs(usize),
+    /// The file of a weight cannot be read.
+    #[error("the weight {0} of the model cannot be read")]
+    NoWeight(ContentId),
+    /// The evidence is too large.
+    #[error(
+        "graph and inputs have {bytes} bytes, and validators fetch at most {EVIDENCE_BYTES_MAX}"
+    )]
+    Large {
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// The work is too much.
+    #[error(
+        "the work is {work} floating-point operations, and validators compute at most \
+         {EVIDENCE_WORK_MAX}"
+    )]
+    Heavy {
+        /// The operations of all runs.
+        work: u64,
+    },
+    /// The evidence does not fit the buyer's store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The market refuses the accusation.
+    #[error(transparent)]
+    Trade(#[from] TradeError),
+    /// The market does not answer.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// The market has forgotten the dispute.
+    #[error("the market no longer knows dispute {0}")]
+    Forgotten(DisputeId),
+}
+
+/// The graph and the inputs of a receipt.
+#[derive(Debug)]
+pub struct Evidence {
+    contents: Vec<(ContentId, Bytes)>,
+    weights: Vec<ContentId>,
+}
+
+impl Evidence {
+    /// Rebuilds the graph of a job that one provider ran as a whole, and finds the inputs that the
+    /// receipt names among the job's.
+    ///
+    /// # Errors
+    /// [`AccusationError`]: before anything is sent or paid.
+    pub fn gather(job: &Job, receipt: &Receipt) -> Result<Evidence, AccusationError> {
+        let graph = quote::import_checked_graph(job)?;
+        let flops = graph.nodes().iter().map(|node| node.cost.flops);
+        let flops = flops.fold(0_u64, u64::saturating_add);
+        let part = cut::whole_graph(&graph)?;
+        let body = &receipt.body;
+        let named = ContentId::from_bytes(body.graph.0);
+        if part.id != named {
+            let (receipt, found) = (named, part.id);
+            return Err(AccusationError::OtherGraph { receipt, found });
+        }
+        if part.inputs.len() != 1 {
+            return Err(AccusationError::Inputs(part.inputs.len()));
+        }
+        let mut contents = vec![(part.id, part.model.clone())];
+        let weights: Vec<ContentId> = part.weights.iter().map(|it| it.id).collect();
+        for (id, weight) in cut::content_weights(&graph).filter(|(id, _)| weights.contains(id)) {
+            let bytes = weight.read().ok_or(AccusationError::NoWeight(id))?;
+            contents.push((id, bytes));
+        }
+        for id in &body.inputs {
+            let id = ContentId::from_bytes(id.0);
+            let input = job.inputs.values().find(|tensor| tensor.id() == id);
+            let input = input.ok_or(AccusationError::NoInput(id))?;
+            contents.push((id, input.to_blob()));
+        }
+        let bytes: u64 = contents.iter().map(|(_, it)| it.len() as u64).sum();
+        if bytes > EVIDENCE_BYTES_MAX {
+            return Err(AccusationError::Large { bytes });
+        }
+        let work = flops.saturating_mul(body.inputs.len() as u64);
+        if work > EVIDENCE_WORK_MAX {
+            return Err(AccusationError::Heavy { work });
+        }
+        Ok(Evidence { contents, weights })
+    }
+}
+
+impl Buyer {
+    /// Opens a dispute over a receipt, and serves the evidence until the dispute is closed. `show`
+    /// sees the dispute when it is open and after each new verdict.
+    ///
+    /// # Errors
+    /// [`AccusationError`]: the market refuses, or does not answer.
+    pub async fn accuse_provider(
+        &self,
+        receipt: Receipt,
+        evidence: Evidence,
+        mut show: impl FnMut(&Dispute),
+    ) -> Result<Dispute, AccusationError> {
+        let members = self.broker().refresh_validators().await?.validators;
+        let members: Vec<Member> = members
+            .into_iter()
+            .filter(|member| member.standing != Standing::Removed)
+            .collect();
+        let scope = Scope {
+            buyer: self.account(),
+            job: receipt.body.job,
+        };
+        self.serve_evidence(scope, &evidence, &members)?;
+        self.keep_all_connected(&members).await;
+        let weights = evidence.weights.iter();
+        let weights = weights.map(|id| souk_market::ContentId(*id.as_bytes()));
+        let weights = weights.collect();
+        let accuse = Command::Accuse(Box::new(Accusation { receipt, weights }));
+        let opened = self.trader().submit_one(accuse).await;
+        let decided = match opened {
+            Ok(Acceptance::Accused { dispute, .. }) => {
+                self.await_verdict(dispute, &members, &mut show).await
+            }
+            Ok(_) => Err(BrokerError::Confused.into()),
+            // An earlier life of this command opened it, and the validators wait for the evidence.
+            Err(TradeError::Refused(Refusal::DisputeKnown { dispute, lease }))
+                if self.is_open(dispute).await? =>
+            {
+                tracing::info!(%dispute, %lease, "the dispute is open; serving the evidence again");
+                self.await_verdict(dispute, &members, &mut show).await
+            }
+            Err(error) => Err(error.into()),
+        };
+        self.tensors().access().end_lease(scope);
+        decided
+    }
+
+    /// Stores graph and inputs, and lets the validators fetch them.
+    fn serve_evidence(
+        &self,
+        scope: Scope,
+        evidence: &Evidence,
+        members: &[Member],
+    ) -> Result<(), StoreError> {
+        let (store, access) = (self.tensors().store(), self.tensors().access());
+        for (id, bytes) in &evidence.contents {
+            store.pin(*id);
+            store.put_as(*id, bytes.clone())?;
+        }
+        let readers: BTreeSet<AccountKey> = members.iter().map(|it| it.account).collect();
+        let ids: Vec<ContentId> = evidence.contents.iter().map(|(id, _)| *id).collect();
+        access.begin_lease(scope);
+        access.grant_contents(scope, &Arc::new(readers), &ids);
+        Ok(())
+    }
+
+    /// Asks every validator again and again until one shows the dispute closed.
+    async fn await_verdict(
+        &self,
+        id: DisputeId,
+        members: &[Member],
+        show: &mut impl FnMut(&Dispute),
+    ) -> Result<Dispute, AccusationError> {
+        let mut shown = None;
+        loop {
+            let disputes = self.broker().fetch_disputes().await?;
+            let dispute = disputes.into_iter().find(|dispute| dispute.id == id);
+            let dispute = dispute.ok_or(AccusationError::Forgotten(id))?;
+            if !dispute.is_open() {
+                return Ok(dispute);
+            }
+            if shown != Some(dispute.verdicts.len()) {
+                shown = Some(dispute.verdicts.len());
+                show(&dispute);
+            }
+            self.keep_all_connected(members).await;
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    async fn is_open(&self, id: DisputeId) -> Result<bool, BrokerError> {
+        let disputes = self.broker().fetch_disputes().await?;
+        let found = disputes.iter().find(|dispute| dispute.id == id);
+        Ok(found.is_some_and(Dispute::is_open))
+    }
+
+    async fn keep_all_connected(&self, members: &[Member]) {
+        let asked = members.iter().map(|member| self.keep_connected(member));
+        futures::future::join_all(asked).await;
+    }
+
+    /// Opens a connection to a validator, or uses the one that is there.
+    async fn keep_connected(&self, member: &Member) {
+        let Ok(peer) = key::peer_of(&member.account.0) else {
+            return;
+        };
+        if let Ok(contact) = Contact::parse(&member.address) {
+            let _known = self.network.add_contact(&contact).await;
+        }
+        // One that is down or slow judges later, or not at all.
+        let asked = self.broker().ask_one(peer, &Request::Time);
+        if let Ok(Err(error)) = tokio::time::timeout(PERIOD, asked).await {
+            tracing::debug!(%peer, %error, "a validator cannot be reached now");
+        }
+    }
+}
