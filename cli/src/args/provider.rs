@@ -62,8 +62,8 @@ pub struct ProviderInitArgs {
     /// The address on which the provider listens.
     #[arg(long, value_name = "ADDRESS", default_value = "/ip4/0.0.0.0/tcp/0")]
     pub listen: String,
-    /// The device, as `souk device list` names it: `cpu`, `exact` (the CPU, with results of the same
-    /// bits on every machine, for which the stake answers), `gpu` (or `gpu:` and a part of its
+    /// The device, as `souk device list` names it: `cpu`, `exact` (the CPU, with results of the
+    /// same bits on every machine, for which the stake answers), `gpu` (or `gpu:` and a part of its
     /// name), `cuda:N`, `onnxruntime:PROVIDER`, or one of the catalogue, which souk emulates.
     #[arg(long)]
     pub device: Option<String>,

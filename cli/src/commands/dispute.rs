@@ -117,7 +117,7 @@ fn print_dispute(output: Output, dispute: &Opened) {
 
 fn from_accusation(error: AccusationError) -> Failure {
     match error {
-        AccusationError::Trade(error) => from_trade(error),
+        AccusationError::Trade(error) => from_trade(*error),
         AccusationError::Broker(error) => unreachable_market(error),
         AccusationError::Quote(error) => submit::from_quote(error),
         error => Failure::new(

@@ -47,7 +47,9 @@ fn stake(market: &Market, name: &str) -> u64 {
 /// Buys an exact run, and returns the path of its receipt.
 fn receipt_of(market: &Market, out: &str) -> (Value, String) {
     let job = market.submit_few(out, &["--exact"]).done();
-    let lease = job["receipts"][0]["body"]["lease"].as_u64().unwrap();
+    let lease = job["receipts"][0]["body"]["lease"]
+        .as_u64()
+        .expect("a lease");
     (job, market.path(&format!("{out}/receipt-{lease}.json")))
 }
 

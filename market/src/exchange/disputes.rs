@@ -165,8 +165,10 @@ impl Exchange {
     ) -> (Result<(), Refusal>, Vec<Event>) {
         let mut events = Vec::new();
         self.advance_time(now, &mut events);
-        let counted = self.add_verdict(dispute, juror, verdict, jury);
+        let counted = self.check_verdict(dispute, juror, jury);
         if counted.is_ok() {
+            let open = self.disputes.get_mut(&dispute).expect("it was checked");
+            open.verdicts.push((juror, verdict));
             self.decide_dispute(dispute, jury, &mut events);
         }
         self.ledger.report_balances(&mut events);
@@ -177,14 +179,17 @@ impl Exchange {
         (counted, events)
     }
 
-    fn add_verdict(
-        &mut self,
+    /// Checks whether a validator's verdict about a dispute would count.
+    ///
+    /// # Errors
+    /// If the dispute is unknown or closed, the juror is no validator, or has judged already.
+    pub fn check_verdict(
+        &self,
         id: DisputeId,
         juror: AccountKey,
-        verdict: Verdict,
         jury: &[AccountKey],
     ) -> Result<(), Refusal> {
-        let dispute = self.disputes.get_mut(&id).filter(|it| it.is_open());
+        let dispute = self.disputes.get(&id).filter(|it| it.is_open());
         let dispute = dispute.ok_or(Refusal::DisputeUnknown { dispute: id })?;
         if !jury.contains(&juror) {
             return Err(Refusal::JurorOnly { account: juror });
@@ -195,7 +200,6 @@ impl Exchange {
                 account: juror,
             });
         }
-        dispute.verdicts.push((juror, verdict));
         Ok(())
     }
 
@@ -217,7 +221,11 @@ impl Exchange {
             (dispute.lease, dispute.buyer, dispute.provider)
         };
         let guilty = self.ledger.expect_slot(provider);
-        let is_known = self.leases.get(lease).is_some_and(|lease| lease.faulted);
+        let account = self.ledger.get(guilty);
+        let is_known = match self.leases.get(lease) {
+            Some(lease) => lease.faulted,
+            None => account.faulted >= Some(lease),
+        };
         // A contradiction that somebody proved meanwhile has cost the stake already.
         let (slashed, compensated) = match is_known {
             true => (Credits::ZERO, Credits::ZERO),
@@ -248,11 +256,24 @@ impl Exchange {
         self.close_dispute(id, DisputeState::Innocent { at }, events);
     }
 
-    /// Ends a dispute on which too few validators agreed in time.
+    /// Ends a dispute on which too few validators agreed in time. If none gave a verdict, the
+    /// accuser served nothing that can be judged, and its bond goes to the fees: else it could take
+    /// all places again and again for nothing.
     pub(super) fn end_undecided(&mut self, id: DisputeId, events: &mut Vec<Event>) {
-        self.release_bond(id);
+        match self.disputes[&id].verdicts.is_empty() {
+            true => self.forfeit_bond(id),
+            false => self.release_bond(id),
+        }
         let at = self.now;
         self.close_dispute(id, DisputeState::Undecided { at }, events);
+    }
+
+    fn forfeit_bond(&mut self, id: DisputeId) {
+        let dispute = &self.disputes[&id];
+        let accuser = self.ledger.expect_slot(dispute.buyer);
+        let bond = dispute.bond;
+        let fee = self.ledger.pay_provider(accuser, accuser, bond, 10_000);
+        assert_eq!(fee, bond, "all of the bond is the market's");
     }
 
     fn release_bond(&mut self, id: DisputeId) {

@@ -176,6 +176,21 @@ fn without_enough_verdicts_the_dispute_ends_and_nobody_loses() {
     opened(&mut town, again);
 }
 
+#[test]
+fn an_accuser_who_serves_nothing_that_can_be_judged_loses_its_bond() {
+    let mut town = Town::new();
+    let (_, dispute) = disputed(&mut town);
+    let fees = town.exchange.totals().fees;
+    town.wait(DISPUTE_LIFE.0);
+    let at = Millis(town.now);
+    assert_eq!(state(&town, dispute), DisputeState::Undecided { at });
+    assert_eq!(stake(&town), STAKE);
+    assert_eq!(purse(&town, BUYER), FULL - 300 - DISPUTE_BOND.0);
+    let earned = Credits(fees.0 + DISPUTE_BOND.0);
+    assert_eq!(town.exchange.totals().fees, earned);
+    roots_agree(&mut town);
+}
+
 /// Less than a third of liars convicts nobody and clears nobody, whatever they say and however
 /// often.
 #[test]

@@ -28,6 +28,7 @@ mod ending;
 pub mod event;
 mod extending;
 pub mod facts;
+mod heartbeat;
 mod judging;
 mod limiting;
 mod lineage;

@@ -31,6 +31,9 @@ use crate::client::trader::TradeError;
 /// How often it asks each validator, which also keeps the connection open over which it fetches.
 const PERIOD: Duration = Duration::from_millis(500);
 
+/// How many questions in a row can fail before the accuser gives up.
+const MISSES_MAX: u32 = 30;
+
 /// Why a provider cannot be accused.
 #[derive(Debug, thiserror::Error)]
 pub enum AccusationError {
@@ -82,13 +85,19 @@ pub enum AccusationError {
     Store(#[from] StoreError),
     /// The market refuses the accusation.
     #[error(transparent)]
-    Trade(#[from] TradeError),
+    Trade(Box<TradeError>),
     /// The market does not answer.
     #[error(transparent)]
     Broker(#[from] BrokerError),
     /// The market has forgotten the dispute.
     #[error("the market no longer knows dispute {0}")]
     Forgotten(DisputeId),
+}
+
+impl From<TradeError> for AccusationError {
+    fn from(error: TradeError) -> Self {
+        Self::Trade(Box::new(error))
+    }
 }
 
 /// The graph and the inputs of a receipt.
@@ -214,9 +223,20 @@ impl Buyer {
         members: &[Member],
         show: &mut impl FnMut(&Dispute),
     ) -> Result<Dispute, AccusationError> {
-        let mut shown = None;
+        let (mut shown, mut misses) = (None, 0);
         loop {
-            let disputes = self.broker().fetch_disputes().await?;
+            let disputes = match self.broker().fetch_disputes().await {
+                Ok(disputes) => disputes,
+                // The validators may be electing a leader, and others still fetch the evidence.
+                Err(error) if misses < MISSES_MAX => {
+                    tracing::debug!(%error, "the disputes are asked for again");
+                    misses += 1;
+                    tokio::time::sleep(PERIOD).await;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            misses = 0;
             let dispute = disputes.into_iter().find(|dispute| dispute.id == id);
             let dispute = dispute.ok_or(AccusationError::Forgotten(id))?;
             if !dispute.is_open() {

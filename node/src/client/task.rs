@@ -347,8 +347,13 @@ impl Task {
                 let known = self.watchers.get(&account);
                 let is_new = known.is_none();
                 let changes = self.watchers.entry(account).or_default();
+                let mut told = changes.subscribe();
+                if !is_new {
+                    // A change of before the subscription may be one that the caller awaits.
+                    told.mark_changed();
+                }
                 // The caller may have gone away.
-                let _ = reply.send(changes.subscribe());
+                let _ = reply.send(told);
                 is_new.then_some(Event::Watch(account))
             }
             Message::Validators(validators) => {

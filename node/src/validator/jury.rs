@@ -5,6 +5,7 @@
 //! The validator's own task only answers a question and takes a proposal, so no dispute delays the
 //! log. Contents are bounded before they are fetched, and leave the memory with the dispute.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use souk_network::content::direct::DirectListen;
 use souk_network::content::transfers::{FetchError, Scope, Tensors, TransferConfig};
 use souk_roles::clock::Micros;
 use souk_roles::market::verdict::{SignedVerdict, VerdictBody};
+use souk_roles::validator::exchange::BatchResult;
 use souk_roles::validator::jury::{EVIDENCE_BYTES_MAX, Juror, JuryEffect, JuryEvent};
 use souk_roles::validator::questions::{Question, Reply};
 use souk_sandbox::{JudgingFault, compute_outputs};
@@ -33,7 +35,7 @@ use super::{Consistency, Validator};
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// How long a dispute's contents can take to arrive.
-const FETCH_MAX: Duration = Duration::from_secs(60);
+const FETCH_MAX: Duration = Duration::from_secs(20);
 
 /// Why a dispute could not be judged.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +61,9 @@ enum EvidenceFault {
     /// The work could not be computed.
     #[error(transparent)]
     Judging(#[from] JudgingFault),
+    /// The receipt names some of the outputs only.
+    #[error("the work gives outputs that the receipt does not name")]
+    Partial,
 }
 
 /// The task that judges.
@@ -117,8 +122,7 @@ impl JuryTask {
                 () = tokio::time::sleep(PERIOD) => self.look_for_disputes().await,
             };
             let Some(event) = event else { continue };
-            let now = Micros(u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX));
-            for effect in self.core.apply(now, event) {
+            for effect in self.core.apply(self.now(), event) {
                 match effect {
                     JuryEffect::Judge(dispute) => self.begin_judging(*dispute),
                     JuryEffect::Submit(dispute, verdict) => {
@@ -127,6 +131,10 @@ impl JuryTask {
                 }
             }
         }
+    }
+
+    fn now(&self) -> Micros {
+        Micros(u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Returns the disputes as this replica knows them; none if it does not answer now.
@@ -146,18 +154,26 @@ impl JuryTask {
             self.store.clone(),
             self.judged.clone(),
         );
+        let id = dispute.id;
+        let judging = tokio::spawn(async move { judge(&tensors, &store, &dispute).await });
         tokio::spawn(async move {
-            let id = dispute.id;
-            let found = judge(&tensors, &store, &dispute).await;
-            if let Err(error) = &found {
-                tracing::info!(dispute = %id, %error, "the dispute cannot be judged now");
-            }
+            let found = match judging.await {
+                Ok(Ok(verdict)) => Some(verdict),
+                Ok(Err(error)) => {
+                    tracing::info!(dispute = %id, %error, "the dispute cannot be judged now");
+                    None
+                }
+                Err(error) => {
+                    tracing::warn!(dispute = %id, %error, "judging the dispute failed");
+                    None
+                }
+            };
             // The task lives as long as the process.
-            let _ = judged.send(JuryEvent::Judged(id, found.ok())).await;
+            let _ = judged.send(JuryEvent::Judged(id, found)).await;
         });
     }
 
-    async fn submit_verdict(&self, dispute: DisputeId, verdict: Verdict) {
+    async fn submit_verdict(&mut self, dispute: DisputeId, verdict: Verdict) {
         let body = VerdictBody {
             market: self.market,
             dispute,
@@ -169,7 +185,14 @@ impl JuryTask {
             bytes: signed.encode().into(),
             command: LogCommand::Verdict(signed),
         };
-        match self.validator.propose(proposal).await {
+        let result = self.validator.propose(proposal).await;
+        let decoded = result.map(|bytes| postcard::from_bytes::<BatchResult>(&bytes));
+        match decoded {
+            Ok(Ok(BatchResult::Judged(Err(refusal)))) => {
+                tracing::info!(%dispute, %refusal, "the market does not count this verdict");
+                let effects = self.core.apply(self.now(), JuryEvent::Refused(dispute));
+                assert!(effects.is_empty(), "a refusal asks for nothing");
+            }
             Ok(_) => tracing::info!(%dispute, ?verdict, "gave a verdict"),
             Err(error) => {
                 tracing::debug!(%dispute, %error, "the verdict did not reach the log yet")
@@ -221,17 +244,20 @@ async fn fetch_evidence(
     Ok(())
 }
 
-/// Returns whether the work gives every output that the provider signed.
+/// Returns whether the work gives the outputs that the provider signed: an output that it does not
+/// give convicts, and only the same outputs clear. A receipt with some of them is that of a liar
+/// who computed one request for all, or of an honest provider that was cut short.
 async fn compare_outputs(store: &Arc<Store>, dispute: &Dispute) -> Result<Verdict, EvidenceFault> {
     let list = |ids: &[souk_market::ContentId]| ids.iter().map(to_content_id).collect();
     let (weights, inputs): (Vec<_>, Vec<_>) = (list(&dispute.weights), list(&dispute.inputs));
     let program: PathBuf = std::env::current_exe()?;
     let graph = to_content_id(&dispute.graph);
     let made = compute_outputs(program, store, (graph, &weights), &inputs).await?;
-    let is_made = |id: &souk_market::ContentId| made.contains(&to_content_id(id));
-    match dispute.outputs.iter().all(is_made) {
-        true => Ok(Verdict::Innocent),
-        false => Ok(Verdict::Guilty),
+    let signed: BTreeSet<ContentId> = dispute.outputs.iter().map(to_content_id).collect();
+    match (signed.is_subset(&made), signed.len() == made.len()) {
+        (false, _) => Ok(Verdict::Guilty),
+        (true, true) => Ok(Verdict::Innocent),
+        (true, false) => Err(EvidenceFault::Partial),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use souk_market::{
-    AccountKey, DeviceMicros, JobId, Listing, MarketId, Millis, Receipt, ReceiptBody,
+    AccountKey, DeviceMicros, Features, JobId, Listing, MarketId, Millis, Receipt, ReceiptBody,
 };
 use souk_memory::ContentId;
 
@@ -96,6 +96,12 @@ impl Purchase<'_> {
             .nth(self.unreported_inputs)
         {
             return Err(Objection::Input(*unknown));
+        }
+        let is_exact = listing.resources.features.has_all(Features::EXACT_1);
+        let has_inputs = self.start.parts.iter().any(|part| !part.inputs.is_empty());
+        let has_worked = !self.reported_outputs.is_empty();
+        if is_exact && has_inputs && has_worked && body.inputs.is_empty() {
+            return Err(Objection::NoInput);
         }
         let named: BTreeSet<ContentId> = body.outputs.iter().map(to_content_id).collect();
         let is_served =

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use souk_market::{AccountKey, Millis};
 
 use super::action::{Action, JobEvent};
-use super::event::{Event, Leg};
+use super::event::Leg;
 use super::facts::End;
 use super::plan::{NoPlan, NoPlanKind};
 use super::reason::{Loss, Reason};
@@ -149,23 +149,6 @@ impl JobCore {
             }
             _ => self.lose_reporting_leg(leg, Loss::Confused),
         }
-    }
-
-    /// Returns the leg of a heartbeat that only restarts the timer for silence: every provider is at
-    /// work on a request, so that no stopwatch starts or stops, and no step depends on the time.
-    pub(super) fn find_plain_heartbeat(&self, event: &Event) -> Option<Leg> {
-        let Event::MessageReceived {
-            leg,
-            message: ProviderMessage::Alive,
-        } = event
-        else {
-            return None;
-        };
-        let is_at_work = |leg: &LegState| leg.stage == Stage::Working && !leg.open.is_empty();
-        let mut legs = self.attempts.values().flat_map(|attempt| &attempt.legs);
-        let attempt = self.attempts.get(&leg.attempt)?;
-        let is_plain = self.ending.is_none() && legs.all(is_at_work);
-        (is_plain && (leg.place as usize) < attempt.legs.len()).then_some(*leg)
     }
 
     /// Restarts the timer for a provider's silence, after its message or a message to it.

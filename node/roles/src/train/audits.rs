@@ -109,11 +109,14 @@ impl TrainCore {
         // The market can sell another device than the plan names; nobody confirms itself. And two
         // that do nothing would agree.
         let is_old = |claim: &SegmentClaim| {
-            *claim != segment.claim && self.past.seen.contains_key(&states_root(&claim.states))
+            let seen = self.past.seen.get(&states_root(&claim.states));
+            *claim != segment.claim && seen.is_some_and(|at| *at <= segment.from.position)
         };
         let claim = lease.claim.clone().filter(|_| !has_spoken);
         let Some(claim) = claim.filter(|it| !is_old(it)) else {
-            if lease.claim.is_some() {
+            // A lease that was bought too short says nothing about its provider. Any other without
+            // a claim leaves the audit to somebody else, or one confederate could void them all.
+            if lease.claim.is_some() || !lease.is_time_short {
                 self.unheard.push(provider);
             }
             self.failed_audits += 1;
@@ -127,6 +130,7 @@ impl TrainCore {
         if !is_right && !others.iter().any(|(_, it)| *it == claim) {
             self.claims = others;
             self.claims.push((provider, claim));
+            self.failed_audits = 0;
             return self.show_audit(&segment, AuditVerdict::Contradicted { by: provider });
         }
         self.failed_audits = 0;
@@ -143,7 +147,11 @@ impl TrainCore {
         for provider in liars {
             let before = self.past.kept.clone();
             self.record_fact(Fact::Convicted { provider });
-            self.is_rewound |= self.past.kept != before;
+            if self.past.kept != before {
+                self.is_rewound = true;
+                // What was said of the liar's states blames nobody who computed from them.
+                self.doubt = None;
+            }
             let back_to = self.past.kept.position;
             self.show_audit(&segment, AuditVerdict::Convicted { provider, back_to });
         }

@@ -41,7 +41,7 @@ pub(super) struct LeaseRun {
     /// Whether the last step sent must bring the states.
     is_last_kept: bool,
     /// Whether its time ends soon.
-    is_time_short: bool,
+    pub(super) is_time_short: bool,
     has_no_more: bool,
     /// Whether the next request waits for the journal.
     pub(super) is_send_due: bool,
@@ -420,7 +420,12 @@ impl TrainCore {
         }
         match ended.why {
             LeaseEndReason::Done if lease.is_time_short && is_far_off => Blame::Avoided,
-            LeaseEndReason::Done if lease.is_time_short && (is_slow || !is_fruitful) => Blame::Lost,
+            // An audit cannot end early with states, so an audit that is cut short has no fruit.
+            LeaseEndReason::Done
+                if lease.is_time_short && (is_slow || !is_fruitful && !lease.is_audit) =>
+            {
+                Blame::Lost
+            }
             LeaseEndReason::Unsigned if lease.answered > 0 => Blame::Lost,
             LeaseEndReason::Done
             | LeaseEndReason::Unsigned

@@ -177,6 +177,15 @@ impl<W: Watch> ExchangeMachine<W> {
 }
 
 impl<W: Watch> ExchangeMachine<W> {
+    /// Returns the result of a verdict that the state refuses without any change.
+    pub fn foresee_verdict_refusal(&self, signed: &SignedVerdict) -> Option<BatchResult> {
+        let (body, jury) = (&signed.body, self.roster.list_jury());
+        let checked = self.exchange.check_verdict(body.dispute, body.juror, &jury);
+        checked
+            .err()
+            .map(|refusal| BatchResult::Judged(Err(refusal)))
+    }
+
     /// Counts a validator's verdict. Those who judge are the validators of the roster that have
     /// begun and are not leaving.
     fn apply_verdict(&mut self, at: Position, now: LogTime, signed: &SignedVerdict) -> BatchResult {

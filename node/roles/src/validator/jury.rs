@@ -4,15 +4,17 @@
 //! It judges one dispute at a time, the oldest first, because each costs it memory and seconds of
 //! computing. What it could not judge (the accuser serves nothing, the work is too large, or a run
 //! failed) it tries again after a pause, until the exchange closes the dispute: it never guesses. A
-//! verdict that did not reach the log is given again.
+//! verdict that did not reach the log is given again after a pause, but not one that the exchange
+//! refuses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use souk_market::{AccountKey, Dispute, DisputeId, Verdict};
 
 use crate::clock::Micros;
 
-/// The pause before it looks at a dispute again that it could not judge: the accuser may come back.
+/// The pause before it looks at a dispute again that it could not judge, because the accuser may
+/// come back, and before it gives a verdict again that the log does not show.
 const RETRY: Micros = Micros::from_seconds(5);
 
 /// The most bytes of a dispute's graph and inputs together: every validator fetches them.
@@ -29,6 +31,8 @@ pub enum JuryEvent {
     Seen(Vec<Dispute>),
     /// The work of a dispute was computed; none if that was not possible.
     Judged(DisputeId, Option<Verdict>),
+    /// The exchange refuses this validator's verdict.
+    Refused(DisputeId),
 }
 
 /// What the juror's shell must do.
@@ -46,8 +50,10 @@ pub struct Juror {
     account: AccountKey,
     /// The dispute whose work is computed now.
     judging: Option<DisputeId>,
-    /// The findings about open disputes.
-    found: BTreeMap<DisputeId, Verdict>,
+    /// The findings about open disputes, and when each was last given to the log.
+    found: BTreeMap<DisputeId, (Verdict, Micros)>,
+    /// The open disputes in which the exchange does not count this validator.
+    refused: BTreeSet<DisputeId>,
     /// When to look again at disputes that could not be judged.
     retries: BTreeMap<DisputeId, Micros>,
 }
@@ -60,6 +66,7 @@ impl Juror {
             account,
             judging: None,
             found: BTreeMap::new(),
+            refused: BTreeSet::new(),
             retries: BTreeMap::new(),
         }
     }
@@ -73,6 +80,11 @@ impl Juror {
                 let submit = found.map(|verdict| JuryEffect::Submit(id, verdict));
                 submit.into_iter().collect()
             }
+            JuryEvent::Refused(id) => {
+                self.found.remove(&id);
+                self.refused.insert(id);
+                Vec::new()
+            }
         }
     }
 
@@ -80,7 +92,7 @@ impl Juror {
         assert_eq!(self.judging, Some(id), "one dispute is judged at a time");
         self.judging = None;
         match found {
-            Some(verdict) => drop(self.found.insert(id, verdict)),
+            Some(verdict) => drop(self.found.insert(id, (verdict, now))),
             None => drop(self.retries.insert(id, now.plus(RETRY))),
         }
     }
@@ -90,18 +102,24 @@ impl Juror {
         let open: Vec<Dispute> = disputes.into_iter().filter(awaited).collect();
         let is_open = |id: &DisputeId| open.iter().any(|dispute| dispute.id == *id);
         self.found.retain(|id, _| is_open(id));
+        self.refused.retain(is_open);
         self.retries.retain(|id, _| is_open(id));
         // The log does not show these verdicts yet: they may have been lost with a leader.
-        let lost = self.found.iter();
-        let mut effects: Vec<JuryEffect> = lost
-            .map(|(id, verdict)| JuryEffect::Submit(*id, *verdict))
-            .collect();
+        let mut effects = Vec::new();
+        for (id, (verdict, given)) in &mut self.found {
+            if given.plus(RETRY) <= now {
+                *given = now;
+                effects.push(JuryEffect::Submit(*id, *verdict));
+            }
+        }
         if self.judging.is_some() {
             return effects;
         }
         let is_due = |dispute: &&Dispute| {
             let retry = self.retries.get(&dispute.id);
-            !self.found.contains_key(&dispute.id) && retry.is_none_or(|at| *at <= now)
+            let is_known =
+                self.found.contains_key(&dispute.id) || self.refused.contains(&dispute.id);
+            !is_known && retry.is_none_or(|at| *at <= now)
         };
         // One that was tried before waits behind those that were not.
         let waited = |dispute: &&Dispute| (self.retries.contains_key(&dispute.id), dispute.id);

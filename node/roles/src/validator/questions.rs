@@ -90,11 +90,12 @@ impl<W: Watch> AnsweringMachine for ExchangeMachine<W> {
     }
 
     fn foresee_refusal(&self, command: &LogCommand) -> Option<Vec<u8>> {
-        // The leader checks an order about the validators before it proposes the order.
-        let LogCommand::Batch(batch) = command else {
-            return None;
+        let refused = match command {
+            LogCommand::Batch(batch) => self.foresee_batch_refusal(batch)?,
+            LogCommand::Verdict(verdict) => self.foresee_verdict_refusal(verdict)?,
+            // The leader checks an order about the validators before it proposes the order.
+            LogCommand::Order(_) => return None,
         };
-        let refused = self.foresee_batch_refusal(batch)?;
         Some(encode_result(&refused))
     }
 }

@@ -235,7 +235,7 @@ impl TrainingWorld {
         let loss = to_loss(lease.state);
         let is_deceiving = lease.provider == ATTACKER
             && match self.deception {
-                Deception::Lazy => step.position % 2 == 0,
+                Deception::Lazy => step.position.is_multiple_of(2),
                 Deception::Poisoned { segment } => {
                     step.keep && step.position / KEEP_STEPS == segment
                 }

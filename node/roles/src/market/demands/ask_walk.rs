@@ -19,6 +19,10 @@ pub(super) const LISTINGS_MAX: usize = 256;
 /// cheapest ones, and people read a few examples in all.
 const EXAMPLES_EACH: usize = 4;
 
+/// The devices of a class that are judged before its asks. If none of so many suits, the walk goes
+/// through the asks themselves, whose number is bounded.
+const DEVICES_EACH: usize = 4_096;
+
 /// The walk through a book: see the module.
 pub(super) struct AskWalk<'d, 'a> {
     demands: &'d Demands,
@@ -51,10 +55,13 @@ impl<'d, 'a> AskWalk<'d, 'a> {
     ) {
         let mut unsuitable = Vec::new();
         let mut is_suitable = false;
-        for (device, count) in devices {
+        for (place, (device, count)) in devices.enumerate() {
             let verdict = self.judge_device(device);
-            is_suitable |= verdict.cause.is_none();
-            unsuitable.extend(verdict.cause.map(|cause| (device, cause, verdict, count)));
+            let Some(cause) = verdict.cause.filter(|_| place < DEVICES_EACH) else {
+                is_suitable = true;
+                break;
+            };
+            unsuitable.push((device, cause, verdict, count));
         }
         if is_suitable {
             return asks.for_each(|(device, look_up)| self.on_ask(device, look_up));

@@ -49,10 +49,26 @@ fn it_judges_the_oldest_first_and_one_at_a_time() {
     let id = DisputeId(1);
     let judged = juror.apply(seconds(3), JuryEvent::Judged(id, Some(Verdict::Guilty)));
     assert_eq!(judged, [JuryEffect::Submit(id, Verdict::Guilty)]);
-    // The log does not show it yet, so it is given again.
     let next = juror.apply(seconds(4), seen());
-    let again = JuryEffect::Submit(id, Verdict::Guilty);
-    assert_eq!(next, [again, JuryEffect::Judge(Box::new(dispute(2)))]);
+    assert_eq!(next, [JuryEffect::Judge(Box::new(dispute(2)))]);
+    // The log does not show it yet, so it is given again after the pause.
+    let again = [JuryEffect::Submit(id, Verdict::Guilty)];
+    assert_eq!(juror.apply(seconds(7), seen()), []);
+    assert_eq!(juror.apply(seconds(8), seen()), again);
+    assert_eq!(juror.apply(seconds(9), seen()), []);
+}
+
+#[test]
+fn a_verdict_that_the_exchange_refuses_is_neither_given_nor_computed_again() {
+    let mut juror = Juror::new(ME);
+    let seen = || JuryEvent::Seen(vec![dispute(1)]);
+    juror.apply(seconds(1), seen());
+    let id = DisputeId(1);
+    juror.apply(seconds(2), JuryEvent::Judged(id, Some(Verdict::Innocent)));
+    assert_eq!(juror.apply(seconds(3), JuryEvent::Refused(id)), []);
+    assert_eq!(juror.apply(seconds(60), seen()), []);
+    juror.apply(seconds(61), JuryEvent::Seen(Vec::new()));
+    assert!(juror.refused.is_empty());
 }
 
 #[test]
@@ -132,7 +148,9 @@ fn by_seed_each_dispute_is_judged_and_no_verdict_is_invented() {
                         // Some verdicts are lost on the way.
                         let one = disputes.iter_mut().find(|it| it.id == id);
                         let one = one.filter(|it| draw(2) == 0 && !it.has_judged(ME));
-                        one.map(|it| it.verdicts.push((ME, verdict)));
+                        if let Some(dispute) = one {
+                            dispute.verdicts.push((ME, verdict));
+                        }
                     }
                 }
             }

@@ -350,8 +350,13 @@ impl Crowd {
         self.note_buyer_question(buyer, BuyerQuestion::OfJob(number, what))
     }
 
+    /// Notes a question about the leases that a buyer follows. Returns its call.
+    pub fn note_follower_question(&mut self, buyer: usize, what: FollowerQuestion) -> CallId {
+        self.note_buyer_question(buyer, BuyerQuestion::Followed(what))
+    }
+
     /// Returns the id of a buyer's next question.
-    pub fn note_buyer_question(&mut self, buyer: usize, what: BuyerQuestion) -> CallId {
+    fn note_buyer_question(&mut self, buyer: usize, what: BuyerQuestion) -> CallId {
         let asked = self.next_call(buyer);
         self.customer_mut(buyer).asked.insert(asked, what);
         asked

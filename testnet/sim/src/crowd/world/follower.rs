@@ -9,7 +9,6 @@ use souk_roles::job::Event;
 use souk_roles::market::client::{Event as ClientEvent, Reply};
 use souk_roles::market::market_protocol::{Answer, Request};
 
-use super::customer::BuyerQuestion;
 use super::{Crowd, CrowdEvent};
 
 /// The pause between two looks, in microseconds: changes in it are seen together.
@@ -123,7 +122,7 @@ impl Crowd {
     }
 
     fn ask_for_follower(&mut self, buyer: usize, what: FollowerQuestion, request: Request) {
-        let asked = self.note_buyer_question(buyer, BuyerQuestion::Followed(what));
+        let asked = self.note_follower_question(buyer, what);
         let question = Box::new(request);
         self.tell_client(buyer, ClientEvent::Ask { asked, question });
     }

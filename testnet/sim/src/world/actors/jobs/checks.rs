@@ -205,6 +205,7 @@ impl World {
                     | Objection::Nothing { .. }
                     | Objection::Speed { .. }
                     | Objection::Input(_)
+                    | Objection::NoInput
                     | Objection::Outputs
             ),
             _ => false,
