@@ -36,7 +36,7 @@ pub const DISPUTES_OPEN_MAX: usize = 16;
 /// The most open disputes of one accuser, so that one buyer cannot take all places.
 pub const DISPUTES_OPEN_OF_ONE_MAX: u32 = 4;
 
-/// The most weights beside its graph that an accusation can name.
+/// The most weights, apart from its graph, that an accusation can name.
 pub const ACCUSED_WEIGHTS_MAX: usize = 512;
 
 /// The closed disputes that the exchange remembers; it forgets the oldest first.
@@ -48,7 +48,7 @@ pub struct Accusation {
     /// The receipt that the provider signed.
     pub receipt: Receipt,
     /// The weights that its graph names by their hashes, so that the validators can fetch them. The
-    /// graph decides which they are: with a wrong list nobody can compute anything.
+    /// graph decides which they are: with a wrong list no validator can compute anything.
     pub weights: Vec<ContentId>,
 }
 

@@ -278,7 +278,7 @@ refusals! {
     /// The stake must stay, because a dispute about it is open.
     "stake_disputed" StakeDisputed { open_disputes: u32 }
         => "the stake answers in {open_disputes} open disputes: wait until they are decided";
-    /// Nobody promised exact results for this lease.
+    /// The provider of this lease promised no exact results.
     "lease_inexact" LeaseInexact { lease: LeaseId }
         => "lease {lease} was not bought as exact, so honest machines can differ: buy with --exact";
     /// The receipt names no inputs or no outputs.
@@ -286,7 +286,7 @@ refusals! {
         => "the receipt of lease {lease} names no inputs or no outputs: nothing can be computed";
     /// The accusation names too many weights.
     "accusation_large" AccusationLarge { count: u64, limit: u64 }
-        => "the graph has {count} weights beside it, at most {limit} fit";
+        => "the graph has {count} weights, at most {limit} fit";
     /// The provider's stake no longer answers for the lease.
     "accusation_late" AccusationLate { lease: LeaseId, until: Millis }
         => "the stake answered for lease {lease} until {until} ms: accuse earlier";

@@ -27,7 +27,7 @@ fn train(market: &Market, out: &str, more: &[&str]) -> Ran {
     market.souk(&[&words[..], &settings, &out, more].concat())
 }
 
-/// Has the cheapest CPU play a fault after some runs. Another emulated one sells beside it.
+/// Has the cheapest CPU play a fault after some runs. Another emulated one sells too.
 fn make_cheapest_lie(market: &Market, fault: &str, well: u64) -> String {
     let cpu = || {
         (

@@ -2,7 +2,7 @@
 //! stake when enough agree.
 //!
 //! A stake answers for a lease until the rule `stake_hold` after its end, and for as long as a
-//! dispute about it is open. So whoever is accused in time cannot have taken its stake away.
+//! dispute about it is open. So a provider that is accused in time still has its stake.
 
 use crate::command::Acceptance;
 use crate::dispute::{
@@ -305,7 +305,7 @@ impl Exchange {
             self.ledger.get_mut(slot).open_disputes.count_down();
         }
         if let Some(lease) = self.leases.get_mut(lease) {
-            // Nobody decided, so the buyer can try again while the stake answers.
+            // The validators did not decide, so the buyer can try again while the stake answers.
             lease.disputed = match state {
                 DisputeState::Undecided { .. } => None,
                 _ => lease.disputed,

@@ -94,7 +94,8 @@ pub struct TrainCore {
     unheard: Vec<AccountKey>,
     /// How many leases for the next audit brought no answer.
     failed_audits: u32,
-    /// Whether nobody is left to decide the next audit, on which providers contradict each other.
+    /// Whether no provider is left to decide the next audit, on which providers contradict each
+    /// other.
     is_disputed: bool,
     /// Whether the last kept states are older ones, which the caller must read again.
     is_rewound: bool,
@@ -126,7 +127,7 @@ enum Phase {
 struct OpenRecord {
     /// Whether it names new states.
     has_states: bool,
-    /// The states that nobody needs after it.
+    /// The states that are not needed after it.
     unneeded: States,
 }
 

@@ -1,4 +1,4 @@
-//! Judges disputes beside the replica: fetches the graph and the inputs from the accuser, computes
+//! Judges disputes next to the replica: fetches the graph and the inputs from the accuser, computes
 //! them in a sandbox, and gives the verdict to the log. A core ([`souk_roles::validator::jury`])
 //! decides which dispute comes next.
 //!

@@ -221,7 +221,7 @@ pub enum Objection {
     /// It names an input that no party gave.
     #[error("it names the input {0}, which it did not receive")]
     Input(ContentId),
-    /// It names no input of an exact lease, so that nobody could judge its outputs.
+    /// It names no input of an exact lease, so that no validator could judge its outputs.
     #[error("it names no input, although its work had some")]
     NoInput,
     /// Its outputs are not those it serves.

@@ -1,7 +1,7 @@
 //! A validator's verdict in a dispute, as a signed command of the log.
 //!
 //! It is not a command of an account: validators need none. It names the dispute and is counted
-//! once for each validator, so nobody gains by bringing it again.
+//! once for each validator, so it gains nothing if it comes again.
 
 use ed25519_dalek::{Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};

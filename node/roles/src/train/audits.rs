@@ -3,12 +3,12 @@
 //! A provider can answer with states that look right and are not: it left steps out, or computed
 //! something else. So a share of the *segments* (the steps from one kept states to the next) is run
 //! again by another provider. Which ones follows from a secret of the buyer and the head of the
-//! chain after the segment, so nobody knows before the answer is given. If both make the same, the
-//! segment is confirmed. If not, a third provider decides: two that agree convict the others.
+//! chain after the segment, so no provider knows before the answer is given. If both make the same,
+//! the segment is confirmed. If not, a third provider decides: two that agree convict the others.
 //!
-//! A convicted provider may also have lied in segments that nobody ran again. So the run goes back
-//! to the states before the first step that it made (its *anchor*), and nothing that it made is in
-//! the result.
+//! A convicted provider may also have lied in segments that were not run again. So the run goes
+//! back to the states before the first step that it made (its *anchor*), and nothing that it made
+//! is in the result.
 
 use souk_market::AccountKey;
 
@@ -149,7 +149,7 @@ impl TrainCore {
             self.record_fact(Fact::Convicted { provider });
             if self.past.kept != before {
                 self.is_rewound = true;
-                // What was said of the liar's states blames nobody who computed from them.
+                // What was said of the liar's states must not blame those who computed from them.
                 self.doubt = None;
             }
             let back_to = self.past.kept.position;

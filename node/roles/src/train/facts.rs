@@ -101,7 +101,7 @@ pub enum Fact {
         command: String,
         /// The time of the record.
         at: Millis,
-        /// How its steps are audited; none if nobody runs a step again.
+        /// How its steps are audited; none if no step is run again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         audits: Option<AuditSpec>,
     },

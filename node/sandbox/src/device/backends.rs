@@ -49,7 +49,7 @@ pub fn needed_exactness(exact: bool) -> Features {
 /// lease with a process of its own; groups of several devices and ONNX Runtime keep none.
 #[must_use]
 pub fn session_features(devices: &DeviceChoice, isolation: Isolation) -> Features {
-    // The receipt of a session names no inputs, so nobody could judge it.
+    // The receipt of a session names no inputs, so no validator could judge it.
     if devices.is_exact() {
         return Features(0);
     }

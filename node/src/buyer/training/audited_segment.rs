@@ -2,8 +2,8 @@
 //!
 //! Devices of one kind make the same bits. Others round otherwise, and an optimiser that divides by
 //! the size of a gradient turns the rounding of a tiny one into a step. So two states are equal if
-//! they are near each other beside how far the steps moved them: a step that somebody left out is a
-//! large part of that way, whatever the learning rate.
+//! they are near each other, relative to how far the steps moved them: a step that a provider left
+//! out is a large part of that way, whatever the learning rate.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use souk_roles::train::{LossBits, SegmentClaim, StepAnswer};
 
 use super::sent::state_ids;
 
-/// The largest distance of two equal states, beside how far the steps moved them.
+/// The largest distance of two equal states, relative to how far the steps moved them.
 const STATES_TOLERANCE: f64 = 0.01;
 
-/// The largest difference of two equal losses, beside the larger of them, and besides.
+/// The largest difference of two equal losses: a part of the larger of them, and a constant.
 const LOSS_TOLERANCE: (f64, f64) = (0.01, 1e-6);
 
 /// A segment that is run again.

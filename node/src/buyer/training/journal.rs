@@ -328,7 +328,7 @@ impl RunJournal {
         Ok(())
     }
 
-    /// Removes states that nobody needs: those before the last kept ones, or of steps that a dead
+    /// Removes states that are not needed: those before the last kept ones, or of steps that a dead
     /// process did not record.
     fn prune_states(&self, needed: &States) {
         let files = fs::read_dir(self.folder.join(STATES_FOLDER));

@@ -180,7 +180,7 @@ impl TrainingRun<'_> {
             at: Millis(souk_folder::clock::unix_ms()),
             audits: (self.audit_share.0 > 0).then(|| AuditSpec {
                 share: self.audit_share,
-                // The public half of a key that nobody sees is as unknown as any secret.
+                // The public half of a key that no one sees is as unknown as any secret.
                 secret: NodeKey::generate().public_key(),
             }),
         }
