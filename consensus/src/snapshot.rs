@@ -1,9 +1,11 @@
-//! A snapshot: the whole replicated state at one index, in a file whose bytes verify themselves.
-//! The store writes it, and replicas start from it or send it to others.
+//! Encodes and decodes snapshots. A snapshot is the whole replicated state at one log index, in a
+//! file that contains its own hash. The store writes snapshots; replicas start from them and send
+//! them to others.
 //!
-//! It holds all that a replica needs to continue without the log before it: the machine's state,
-//! the membership, the log's clock, the batches already applied and the open tiles of the history,
-//! from which it continues. The last 32 bytes are the BLAKE3 hash of all bytes before them.
+//! A snapshot holds all that a replica needs to continue without the earlier log: the state of the
+//! state machine, the membership, the log's clock, the batches already applied, and the part of the
+//! history tree (its open tiles) to which a replica appends. The last 32 bytes are the BLAKE3 hash
+//! of all bytes before them.
 
 use bytes::Bytes;
 use raft::eraftpb::ConfState;
@@ -19,30 +21,32 @@ use souk_proof::{LogIndex, LogTime};
 /// The first bytes of a snapshot: its name and layout version.
 const MAGIC: &[u8; 8] = b"soukSNP4";
 
-/// The part of it that all layout versions share.
+/// The part of [`MAGIC`] that all layout versions share.
 const NAME: &[u8] = b"soukSNP";
 
-/// The layout version that this release reads.
+/// The layout version that this release reads and writes.
 pub(crate) const LAYOUT: char = MAGIC[7] as char;
 
-/// The bytes of the digest at the end.
+/// The number of bytes of the digest at the end.
 const DIGEST_BYTES: usize = 32;
 
-/// The bits of a term that count elections, below the bits that distinguish foundings.
+/// The lowest bits of a term, which count the elections of a group. The bits above them distinguish
+/// groups that were restored from backups.
 const ELECTIONS_BITS: u32 = 16;
 
-/// The position in a term of the number of foundings: above a hash of 32 bits.
+/// The lowest bit in a term of the number of times that the group was restored from a backup.
+/// Between it and the elections are 32 bits of a hash.
 const FOUNDING_SHIFT: u32 = ELECTIONS_BITS + 32;
 
-/// The growth of the log since members last made the whole state. It is replicated, so that they
-/// make the next one at the same entry.
+/// The growth of the log since the last snapshot that the members vouched for. It is part of the
+/// replicated state, so that all members make the next such snapshot at the same entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogGrowth {
-    /// The entry of the last whole state.
+    /// The last entry that the vouched snapshot covers.
     pub since: LogIndex,
-    /// The bytes of the machine's state at that entry.
+    /// The number of bytes of the machine's state at that entry.
     pub state_bytes: u64,
-    /// The bytes of entries applied after it.
+    /// The number of bytes of the entries applied after it.
     pub log_bytes: u64,
 }
 
@@ -57,39 +61,40 @@ pub struct Snapshot {
     pub members: ConfState,
     /// The log's clock as of that entry.
     pub time: LogTime,
-    /// The applied batches, so that no replica applies one twice.
+    /// The batches that have been applied, so that no replica applies one twice.
     pub sessions: Sessions,
     /// The history of everything applied up to that entry.
     pub history: History,
-    /// The growth of the log since members last made the whole state.
+    /// The growth of the log since the last vouched snapshot; see [`LogGrowth`].
     pub growth: LogGrowth,
-    /// The machine's digest, which a replica must check after restoring it.
+    /// The digest of the machine's state. A replica must compare it with the digest of the restored
+    /// machine.
     pub state: Digest,
-    /// The bytes of the machine's state.
+    /// The encoded state of the machine.
     pub machine: Bytes,
-    /// The encoded snapshot.
+    /// The encoded snapshot, without the vouchers.
     pub bytes: Bytes,
-    /// Members' signatures of its statement. There are none in a first state or a backup, which no
-    /// replica will accept from another.
+    /// The members' signatures of the snapshot's statement. A first state and a backup have none;
+    /// no replica accepts such a snapshot from another replica.
     pub vouchers: Vec<Voucher>,
 }
 
 /// Why bytes are not a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
-    /// The bytes do not have a snapshot's shape.
-    #[error("not a snapshot of this version: it begins with {0:?}")]
-    Magic(Vec<u8>),
-    /// Another release of souk wrote it.
-    #[error("it has layout {found}, and this release of souk reads layout {LAYOUT}")]
+    /// The bytes do not begin like a snapshot, or are too short.
+    #[error("not a snapshot, or cut short: it begins with {0:?}")]
+    NotSnapshot(Vec<u8>),
+    /// The layout is that of another release of souk.
+    #[error("the snapshot has layout {found}, but this release of souk reads layout {LAYOUT}")]
     Layout {
         /// The layout version of the bytes.
         found: char,
     },
     /// The bytes differ from those written.
-    #[error("the content hashes to {found}, {wanted} was written")]
+    #[error("the snapshot is damaged: its content has the digest {found}, but it states {wanted}")]
     Damaged {
-        /// The digest at the end of the bytes.
+        /// The digest that the bytes state: at the end, or in the signed statement.
         wanted: Digest,
         /// The digest of the content.
         found: Digest,
@@ -99,7 +104,7 @@ pub enum SnapshotError {
     Truncated(#[from] TruncationError),
 }
 
-/// The content of a snapshot to encode.
+/// The parts from which [`Snapshot::new`] encodes a snapshot.
 #[derive(Debug)]
 pub struct SnapshotParts<'a> {
     /// See [`Snapshot::index`].
@@ -123,7 +128,7 @@ pub struct SnapshotParts<'a> {
 }
 
 impl Snapshot {
-    /// Encodes a state and appends its digest.
+    /// Encodes a snapshot from its parts, without vouchers, and appends its digest.
     #[must_use]
     pub fn new(parts: &SnapshotParts<'_>) -> Self {
         let mut writer = Writer::with_capacity(parts.machine.len() + 1024);
@@ -145,7 +150,7 @@ impl Snapshot {
         Self::read(bytes.into()).expect("what was just encoded is a snapshot")
     }
 
-    /// Creates the state of a replica that has none: index zero, no members.
+    /// Creates the snapshot of a new replica: index zero, no members, no state.
     #[must_use]
     pub fn new_empty() -> Self {
         Self::new(&SnapshotParts {
@@ -161,21 +166,22 @@ impl Snapshot {
         })
     }
 
-    /// Creates the same state as the beginning of a new group, with other members and without the
-    /// batches of the old ones, for disaster recovery from a backup.
+    /// Creates the first snapshot of a new group with this state and these members, for disaster
+    /// recovery from a backup. It does not contain the list of batches that the old group applied.
     ///
-    /// The group begins in its own term: above all terms of the old group, and different from those
-    /// of a group founded on another backup, so that no two of their logs can share an entry's
-    /// index and term. All replicas that are restored from one file with one list get the same
-    /// term.
+    /// The new group starts in a term of its own, above all terms of the old group and different
+    /// from the terms of groups that start from other backups. So no two of their logs can have an
+    /// entry with the same index and term. All replicas that you restore from one backup with one
+    /// list of members get the same term.
     #[must_use]
-    pub fn found_group(&self, members: &[ReplicaId]) -> Self {
-        self.found_group_with_machine(members, self.state, &self.machine)
+    pub fn start_group(&self, members: &[ReplicaId]) -> Self {
+        self.start_group_with_machine(members, self.state, &self.machine)
     }
 
-    /// Like [`Snapshot::found_group`], with a machine changed for the new group.
+    /// Like [`Snapshot::start_group`], with another state of the machine, given by its digest and
+    /// bytes.
     #[must_use]
-    pub fn found_group_with_machine(
+    pub fn start_group_with_machine(
         &self,
         members: &[ReplicaId],
         state: Digest,
@@ -195,7 +201,7 @@ impl Snapshot {
         })
     }
 
-    /// Returns the statement that members sign about this state.
+    /// Returns the statement that members sign about this snapshot: its index and its digest.
     #[must_use]
     pub fn statement(&self) -> Statement {
         let closing = self.bytes.last_chunk::<DIGEST_BYTES>();
@@ -205,13 +211,14 @@ impl Snapshot {
         }
     }
 
-    /// Encodes the state with its signatures.
+    /// Encodes the snapshot with its vouchers.
     #[must_use]
     pub fn encode_with_vouchers(&self) -> Vec<u8> {
         [&self.bytes[..], &self.encode_vouchers()].concat()
     }
 
-    /// Encodes the part after the state in [`Snapshot::encode_with_vouchers`].
+    /// Encodes the part that [`Snapshot::encode_with_vouchers`] appends to the snapshot: the
+    /// certificate, its length and its digest.
     pub(crate) fn encode_vouchers(&self) -> Vec<u8> {
         let certificate = Certificate {
             statement: self.statement(),
@@ -227,11 +234,11 @@ impl Snapshot {
         bytes
     }
 
-    /// Checks and decodes bytes that [`Snapshot::encode_with_vouchers`] wrote. You must check the
-    /// signatures yourself if you rely on them.
+    /// Decodes bytes that [`Snapshot::encode_with_vouchers`] wrote, and checks the digests. It does
+    /// not verify the signatures: the caller must verify them before it relies on them.
     ///
     /// # Errors
-    /// If a single byte differs from those written.
+    /// Returns an error if the bytes have another layout, or if any byte was changed or is missing.
     pub fn decode_with_vouchers(bytes: Bytes) -> Result<Self, SnapshotError> {
         let missing = || explain_bad_start(&bytes);
         if !bytes.starts_with(MAGIC) {
@@ -259,8 +266,9 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Returns the new group's term: the number of the founding in the highest bits, below it a
-    /// hash of the state and voters, and below that space for a term for each election.
+    /// Returns the first term of the new group. The highest bits count the restores from a backup,
+    /// the next 32 bits are a hash of the snapshot and the voters, and the lowest bits count
+    /// elections, from zero.
     fn first_term_of_group(&self, voters: &[u64]) -> Term {
         let mut writer = Writer::default();
         writer.write_numbers(voters);
@@ -281,10 +289,10 @@ impl Snapshot {
         term
     }
 
-    /// Checks and decodes a snapshot.
+    /// Checks the digest of a snapshot without vouchers, and decodes it.
     ///
     /// # Errors
-    /// If a single byte differs from those written.
+    /// Returns an error if the bytes have another layout, or if any byte was changed or is missing.
     pub fn decode(bytes: Bytes) -> Result<Self, SnapshotError> {
         let Some((content, closing)) = bytes.split_last_chunk::<DIGEST_BYTES>() else {
             return Err(explain_bad_start(&bytes));
@@ -299,7 +307,7 @@ impl Snapshot {
         Ok(Self::read(bytes)?)
     }
 
-    /// Decodes bytes whose digest is verified.
+    /// Decodes bytes whose start and digest the caller has checked.
     fn read(bytes: Bytes) -> Result<Self, TruncationError> {
         let mut reader = Reader::new(bytes.slice(MAGIC.len()..bytes.len() - DIGEST_BYTES));
         Ok(Self {
@@ -322,7 +330,8 @@ impl Snapshot {
     }
 }
 
-/// Writes the size and the open tiles, from which all of the history follows.
+/// Writes the size of the history and the hashes in its open tiles, from which a replica can
+/// continue it.
 fn encode_history(history: &History, writer: &mut Writer) {
     writer.write_u64(history.size());
     for digest in history.open_tiles().iter().flatten() {
@@ -340,19 +349,19 @@ fn decode_history(reader: &mut Reader) -> Result<History, TruncationError> {
     Ok(History::from_open_tiles(size, open_tiles))
 }
 
-/// Returns why bytes that do not begin with [`MAGIC`] are refused.
+/// Returns the error for bytes that are too short or do not begin with [`MAGIC`].
 fn explain_bad_start(bytes: &[u8]) -> SnapshotError {
     let begin = bytes.iter().take(MAGIC.len()).copied().collect();
     match bytes.strip_prefix(NAME) {
         Some([found, ..]) if *found != MAGIC[7] => SnapshotError::Layout {
             found: char::from(*found),
         },
-        _ => SnapshotError::Magic(begin),
+        _ => SnapshotError::NotSnapshot(begin),
     }
 }
 
-/// Encodes a membership. raft's lists of members come from hash sets, whose order varies, so each
-/// list is sorted: equal states must have equal bytes.
+/// Encodes the membership. The order of the members in raft's lists varies, so this sorts each
+/// list: equal states must have equal bytes.
 fn encode_members(members: &ConfState, writer: &mut Writer) {
     let lists = [
         members.get_voters(),
@@ -434,24 +443,24 @@ mod tests {
             machine: b"books and balances of another branch",
         });
         let elections = 1_000;
-        let first = one.found_group(&members).term.0;
+        let first = one.start_group(&members).term.0;
         assert_eq!(
             first,
-            one.found_group(&members).term.0,
+            one.start_group(&members).term.0,
             "one file, one group"
         );
         assert!(
             first > one.term.0 + (1 << 40),
             "no election of the old group comes here"
         );
-        for apart in [other.found_group(&members), one.found_group(&members[..2])] {
+        for apart in [other.start_group(&members), one.start_group(&members[..2])] {
             assert!(
                 first.abs_diff(apart.term.0) > elections,
                 "{first} {}",
                 apart.term
             );
         }
-        let again = one.found_group(&members).found_group(&members).term.0;
+        let again = one.start_group(&members).start_group(&members).term.0;
         assert!(again > first + (1 << 40), "{again}");
         assert!(again < u64::MAX >> 1, "an audit's own term stays above");
     }

@@ -1,8 +1,8 @@
 //! The receipt: which graph a provider ran, on which device and for which price, signed by both
 //! parties.
 //!
-//! It binds the inputs, graph, outputs, usage and price together. You can check it without a node:
-//! [`Receipt::verify`] needs only the receipt.
+//! It binds the inputs, graph, outputs, usage and price together. [`Receipt::verify`] checks it
+//! without a connection to the market.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,18 +49,18 @@ pub struct ReceiptBody {
     pub declared_mega_ops: u64,
     /// The delivered speed, in mega-operations per second; 0 if the job is too small to measure it.
     pub delivered_mega_ops: u64,
-    /// Device time that the job used.
+    /// The device time that the job used on this lease.
     pub usage: DeviceMicros,
-    /// The tokens that give the usage, if the lease was for those.
+    /// The token counts from which the usage follows, if the lease sold tokens.
     #[serde(default)]
     pub metered: Option<TokenUsage>,
-    /// Time in which the device was held for further requests and not used.
+    /// The device time for which the buyer held the device between requests and did not use it.
     pub idle: DeviceMicros,
-    /// The part of the price that such time costs, as the lease states.
+    /// The share of the price that idle time costs, as the lease states.
     pub idle_part: Permille,
     /// The lease's price per device-second.
     pub price: Price,
-    /// Credits to pay: price x (usage + the paid part of the idle time), rounded up.
+    /// The credits to pay: price x (usage + idle time x `idle_part`), rounded up.
     pub amount: Credits,
     /// Bytes of inputs and weights that the provider received over the network.
     pub bytes_in: u64,
@@ -72,7 +72,7 @@ pub struct ReceiptBody {
     pub finished: Millis,
 }
 
-/// A body with two signatures, each `None` until its party has signed.
+/// A receipt's body and the signatures of both parties, each `None` until its party has signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
     /// The signed body.
@@ -83,13 +83,13 @@ pub struct Receipt {
     pub buyer_signature: Option<Signature>,
 }
 
-/// Why a receipt is not valid by itself.
+/// The fault that makes a receipt invalid, whatever the market's state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReceiptFault {
     /// It has more tensors than a receipt can hold.
     #[error(
-        "{inputs} inputs and {outputs} outputs, at most {} each fit",
+        "the receipt has {inputs} inputs and {outputs} outputs, and can have at most {} of each",
         Receipt::TENSORS_MAX
     )]
     TensorsMany {
@@ -99,7 +99,10 @@ pub enum ReceiptFault {
         outputs: u32,
     },
     /// The amount is not the price of the usage and the paid part of the idle time.
-    #[error("the amount is {claimed} but {usage} device-us at {price} cost {due} micro-credits")]
+    #[error(
+        "the amount is {claimed} micro-credits, but {usage} device-us at {price} micro-credits a \
+         second cost {due}"
+    )]
     Amount {
         /// The amount in the receipt.
         claimed: Credits,
@@ -110,24 +113,24 @@ pub enum ReceiptFault {
         /// The price per device-second.
         price: Price,
     },
-    /// The product of price and usage does not fit in 64 bits.
-    #[error("{usage} device-us at {price} micro-credits per second overflow")]
+    /// The cost of the usage does not fit in 64 bits.
+    #[error("the cost of {usage} device-us at {price} micro-credits per second exceeds 64 bits")]
     AmountOverflow {
         /// The device time to pay.
         usage: DeviceMicros,
         /// The price per device-second.
         price: Price,
     },
-    /// The usage is more than the counted tokens give.
-    #[error("{claimed} device-us are billed, and the counted tokens give {counted}")]
+    /// The usage is more than the device time that follows from the counted tokens.
+    #[error("the receipt bills {claimed} device-us, but its counted tokens allow only {counted}")]
     Tokens {
         /// The billed device time.
         claimed: DeviceMicros,
-        /// The device time by the counts.
+        /// The device time that follows from the counted tokens.
         counted: DeviceMicros,
     },
     /// The run finished before it started.
-    #[error("it finished at {finished} ms, before it started at {started} ms")]
+    #[error("the run finished at {finished} ms, before it started at {started} ms")]
     Times {
         /// When the run started.
         started: Millis,
@@ -182,7 +185,7 @@ impl ReceiptBody {
         DeviceMicros(self.usage.0.saturating_add(idle.0))
     }
 
-    /// Checks all but the signatures.
+    /// Checks the body: number of tensors, times, device, tokens and amount.
     ///
     /// # Errors
     /// The first fault found.
@@ -235,7 +238,8 @@ impl Receipt {
         }
     }
 
-    /// Signs as the provider. You must use the provider's key: only [`Self::verify`] checks that.
+    /// Adds the provider's signature. You must pass the provider's key; only [`Self::verify`] and
+    /// [`Self::verify_provider`] check that.
     pub fn sign_as_provider(mut self, key: &SigningKey) -> Self {
         self.provider_signature = Some(sign_bytes(
             key,
@@ -245,13 +249,14 @@ impl Receipt {
         self
     }
 
-    /// Signs as the buyer. You must use the buyer's key: only [`Self::verify`] checks that.
+    /// Adds the buyer's signature. You must pass the buyer's key; only [`Self::verify`] checks
+    /// that.
     pub fn sign_as_buyer(mut self, key: &SigningKey) -> Self {
         self.buyer_signature = Some(sign_bytes(key, BUYER_DOMAIN, &canonical_bytes(&self.body)));
         self
     }
 
-    /// Checks the body and the provider's signature, as a buyer must before it signs.
+    /// Checks the body and the provider's signature. A buyer must call this before it signs.
     ///
     /// # Errors
     /// The first fault found.
@@ -259,7 +264,7 @@ impl Receipt {
         self.verify_provider_by(&mut holds_alone)
     }
 
-    /// Checks the arithmetic and both signatures. It needs no node.
+    /// Checks the body and both signatures.
     ///
     /// # Errors
     /// The first fault found.

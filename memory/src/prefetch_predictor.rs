@@ -1,10 +1,10 @@
-//! Predicts which contents a provider will need next, from the order of its earlier works. A work
-//! is the use of one model, named by the model's content id.
+//! Predicts which contents a provider will need next, from the order of its earlier runs. A run is
+//! named by the content id of the graph that it runs, so runs of the same graph have the same id.
 //!
-//! Repeated work needs the same model: its weights are most of the data that it reads, and between
-//! two runs other work can evict them. This module counts which work follows which, so that an idle
-//! node can bring back the likely next contents in advance. A wrong prediction costs only a
-//! transfer for which no caller waits.
+//! Runs of the same graph read the same weights, which are most of their data, and other runs can
+//! evict these weights from memory in between. This module counts which graph follows which, so
+//! that the node can load the contents that are probably needed next. A wrong prediction costs only
+//! a transfer for which no caller waits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,50 +12,53 @@ use serde::{Deserialize, Serialize};
 
 use crate::ContentId;
 
-/// The most works to remember; beyond them the one seen longest ago goes.
-pub const WORKS_MAX: usize = 256;
+/// The maximum number of graphs to remember. Beyond it, the predictor forgets the one that ran the
+/// longest ago.
+pub const GRAPHS_MAX: usize = 256;
 
-/// The most contents to remember of one work.
+/// The maximum number of contents to remember for one graph.
 pub const CONTENTS_MAX: usize = 4096;
 
-/// The most followers to count of one work; beyond them the rarest goes.
+/// The maximum number of followers to count for one graph. Beyond it, the predictor forgets the
+/// rarest.
 const FOLLOWERS_MAX: usize = 8;
 
-/// When a count reaches this, all counts are halved, so that a new pattern can outgrow an old one.
+/// When the count of one follower reaches this, the predictor halves all counts of that graph, so
+/// that a new pattern can outgrow an old one.
 const COUNT_MAX: u32 = 16;
 
-/// A follower is predicted if it followed at least one in this many times.
-const GUESSED_SHARE: u32 = 4;
+/// The predictor predicts a follower that came in at least one of this many cases (4: a quarter).
+const PREDICTED_ONE_IN: u32 = 4;
 
-/// The order of earlier works.
+/// The graphs of earlier runs, with their contents and followers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefetchPredictor {
-    /// The works by the id that names each, for example that of its model.
-    works: BTreeMap<ContentId, WorkRecord>,
-    /// The works by their last run, the longest ago first.
+    /// The record of each graph, by its content id.
+    works: BTreeMap<ContentId, GraphRecord>,
+    /// The graphs in the order of their last runs, the oldest first.
     order: VecDeque<ContentId>,
 }
 
-/// The record of one work.
+/// The record of one graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct WorkRecord {
-    /// The contents that it needed at its last run.
+struct GraphRecord {
+    /// The contents that its last run needed.
     contents: Vec<ContentId>,
-    /// How often each other work followed it.
+    /// How often each graph, which can be the same one, ran next.
     followers: BTreeMap<ContentId, u32>,
 }
 
 impl PrefetchPredictor {
-    /// Records that a work begins and needs these contents.
-    pub fn on_work(&mut self, work: ContentId, contents: impl IntoIterator<Item = ContentId>) {
+    /// Records that a run of the graph `work` begins and needs these contents.
+    pub fn record_run(&mut self, work: ContentId, contents: impl IntoIterator<Item = ContentId>) {
         if let Some(before) = self.order.back().and_then(|last| self.works.get_mut(last)) {
-            before.followed_by(work);
+            before.count_follower(work);
         }
         let known = self.works.entry(work).or_default();
         known.contents = contents.into_iter().take(CONTENTS_MAX).collect();
         self.order.retain(|other| *other != work);
         self.order.push_back(work);
-        if self.order.len() > WORKS_MAX
+        if self.order.len() > GRAPHS_MAX
             && let Some(oldest) = self.order.pop_front()
         {
             self.works.remove(&oldest);
@@ -67,14 +70,14 @@ impl PrefetchPredictor {
         );
     }
 
-    /// Returns the contents that the frequent followers of the last work need, the most frequent
-    /// first, each once.
+    /// Returns the contents that the frequent followers of the last run need, those of the most
+    /// frequent follower first, each content once.
     #[must_use]
-    pub fn next(&self) -> Vec<ContentId> {
+    pub fn predict_contents(&self) -> Vec<ContentId> {
         let last = self.order.back().and_then(|last| self.works.get(last));
         let Some(last) = last else { return Vec::new() };
         let all: u32 = last.followers.values().sum();
-        let often = |(_, count): &(&ContentId, &u32)| **count * GUESSED_SHARE >= all;
+        let often = |(_, count): &(&ContentId, &u32)| **count * PREDICTED_ONE_IN >= all;
         let mut likely: Vec<_> = last.followers.iter().filter(often).collect();
         likely.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         let mut next = Vec::new();
@@ -91,25 +94,25 @@ impl PrefetchPredictor {
         next
     }
 
-    /// Returns whether [`PrefetchPredictor::on_work`] could have produced this value, because a
-    /// file can hold anything. You must ask this before you use a value from a file.
+    /// Returns whether the value keeps all bounds of this module. A file can be damaged, so you
+    /// must check this before you use a value from a file.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let in_order = |work| self.order.iter().filter(|other| *other == work).count() == 1;
-        let bounded = |work: &WorkRecord| {
+        let bounded = |work: &GraphRecord| {
             work.contents.len() <= CONTENTS_MAX
                 && work.followers.len() <= FOLLOWERS_MAX
                 && work.followers.values().all(|count| *count < COUNT_MAX)
         };
         self.works.len() == self.order.len()
-            && self.works.len() <= WORKS_MAX
+            && self.works.len() <= GRAPHS_MAX
             && self.works.keys().all(in_order)
             && self.works.values().all(bounded)
     }
 }
 
-impl WorkRecord {
-    fn followed_by(&mut self, work: ContentId) {
+impl GraphRecord {
+    fn count_follower(&mut self, work: ContentId) {
         let known = self.followers.contains_key(&work);
         if !known && self.followers.len() == FOLLOWERS_MAX {
             let rarest = self.followers.iter().min_by_key(|(_, count)| **count);
@@ -143,9 +146,9 @@ mod tests {
     fn after(works: &[u16]) -> Vec<ContentId> {
         let mut predictor = PrefetchPredictor::default();
         for work in works {
-            predictor.on_work(id(*work), weights(*work));
+            predictor.record_run(id(*work), weights(*work));
         }
-        predictor.next()
+        predictor.predict_contents()
     }
 
     #[test]
@@ -183,10 +186,10 @@ mod tests {
         ) {
             let mut predictor = PrefetchPredictor::default();
             for work in &works {
-                predictor.on_work(id(*work), weights(*work));
+                predictor.record_run(id(*work), weights(*work));
             }
             prop_assert!(predictor.is_sound());
-            prop_assert!(predictor.next().len() <= CONTENTS_MAX + 2);
+            prop_assert!(predictor.predict_contents().len() <= CONTENTS_MAX + 2);
             let text = serde_json::to_string(&predictor).unwrap();
             let read: PrefetchPredictor = serde_json::from_str(&text).unwrap();
             prop_assert_eq!(read, predictor);
@@ -196,7 +199,7 @@ mod tests {
     #[test]
     fn a_file_that_says_more_than_there_may_be_is_not_sound() {
         let mut predictor = PrefetchPredictor::default();
-        predictor.on_work(id(1), weights(1));
+        predictor.record_run(id(1), weights(1));
         predictor.order.push_back(id(1));
         assert!(!predictor.is_sound());
         assert!(PrefetchPredictor::default().is_sound());

@@ -1,12 +1,12 @@
-//! The CPU's engine for networks over images, with our own kernels for convolutions, pools, and the
-//! operators between them. [`node_worths`] states which nodes of a graph it can run; an
-//! [`ImageModel`] runs them.
+//! Runs networks over images on the CPU, with souk's own kernels for convolutions, pools and the
+//! operators between them. [`classify_nodes`] returns which nodes of a graph this engine supports;
+//! an [`ImageModel`] runs a graph of such nodes.
 //!
-//! rten multiplies large matrices as fast as any library, but takes two to four times as long as
-//! the best over convolutions. Here images lie channels last, a convolution reads them in place,
-//! normalisation and activations are part of the convolution before them, and threads go from step
-//! to step without a scheduler. If this engine has no operator for a node, another engine must run
-//! it.
+//! rten multiplies large matrices as fast as any library, but its convolutions take two to four
+//! times as long as those of the fastest library. This engine stores images with the channels last,
+//! so a convolution reads them in place. It computes normalisation and activations as part of the
+//! preceding convolution, and its threads go from step to step without a scheduler. Another engine
+//! must run the nodes that this engine does not support.
 
 mod filters;
 mod layout;
@@ -38,20 +38,22 @@ use plan::{Convolution, FilterWeights, ImageAction, ImagePlan};
 use run::ImageRun;
 use stages::{Split, Stage, divide_stages};
 
-/// A graph of which every node runs here.
+/// A graph, or a part of one, that this engine runs as a whole.
 pub(super) struct ImageModel {
     isa: Isa,
     plan: ImagePlan,
-    /// Weights of the convolutions that have them in the model, by step.
+    /// By step, the packed weights of a convolution whose weights are in the model; `None` for any
+    /// other step, and before [`Self::pack_weights`].
     held: Vec<Option<(FilterDims, Arc<PackedFilters>)>>,
     threads: Arc<ThreadPool>,
-    /// How the last run was laid out: the next is mostly of the same size.
+    /// The execution plan of the last run, for reuse: the next run usually has inputs of the same
+    /// sizes.
     last: Mutex<Option<Arc<ImageExecutionPlan>>>,
-    /// Shared by all parts of a program, because they run one after another.
+    /// Free buffers. All parts of a program share them, because the parts run one after another.
     spares: Arc<SpareBuffers>,
 }
 
-/// A plan laid out for inputs of one size.
+/// A plan with the memory layout and the division into tasks for inputs of one size.
 struct ImageExecutionPlan {
     inputs: Vec<Image>,
     filters: Vec<Option<FilterDims>>,
@@ -60,8 +62,9 @@ struct ImageExecutionPlan {
     zeros: Vec<f32>,
 }
 
-/// Returns for each node how much this engine is worth for it, and `None` if it cannot run it.
-pub(super) fn node_worths(graph: &Graph) -> Vec<Option<NodeCost>> {
+/// Returns for each node whether it alone justifies this engine; `None` if this engine does not
+/// support the node.
+pub(super) fn classify_nodes(graph: &Graph) -> Vec<Option<NodeWeight>> {
     let reader = ImageMatcher::new(graph);
     let worth = |node| {
         let (pattern, _) = reader.match_pattern(node)?;
@@ -70,28 +73,29 @@ pub(super) fn node_worths(graph: &Graph) -> Vec<Option<NodeCost>> {
             ImagePattern::Convolve { .. } | ImagePattern::Neighbours { .. }
         );
         Some(if heavy {
-            NodeCost::Heavy
+            NodeWeight::Heavy
         } else {
-            NodeCost::Light
+            NodeWeight::Light
         })
     };
-    let mut worths: Vec<Option<NodeCost>> = graph.nodes().iter().map(worth).collect();
+    let mut worths: Vec<Option<NodeWeight>> = graph.nodes().iter().map(worth).collect();
     for first in reader.find_shuffles().into_keys() {
-        worths[first..first + 3].fill(Some(NodeCost::Light));
+        worths[first..first + 3].fill(Some(NodeWeight::Light));
     }
     worths
 }
 
-/// Whether a node alone is reason enough to run here.
+/// Whether a node alone justifies the conversion of images to this engine's layout. `Heavy` nodes
+/// do; `Light` nodes run here only next to a `Heavy` one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeCost {
+pub(super) enum NodeWeight {
     Heavy,
     Light,
 }
 
 impl ImageModel {
-    /// Plans a graph; `None` if some node has no operator here after all. The caller must call
-    /// [`Self::pack_weights`] before the first run.
+    /// Plans a graph; returns `None` if this engine does not support some node or the sizes of its
+    /// weights. The caller must call [`Self::pack_weights`] before the first run.
     pub fn new(
         graph: &Graph,
         threads: &Arc<ThreadPool>,
@@ -112,13 +116,13 @@ impl ImageModel {
         })
     }
 
-    /// Computes with the instructions of `isa`, which this processor must have. The weights must
-    /// not be packed yet.
+    /// Replaces the instruction set by `isa`, which this processor must support. You must call this
+    /// before [`Self::pack_weights`], because the packing depends on it.
     pub fn with_isa(self, isa: Isa) -> Self {
         Self { isa, ..self }
     }
 
-    /// Names of the weights that [`Self::pack_weights`] takes over.
+    /// Returns the names of the weights that [`Self::pack_weights`] packs.
     pub fn packable_weights(&self) -> BTreeSet<String> {
         let names = self.plan.convolutions().filter_map(|it| match &it.weights {
             FilterWeights::Held { name, .. } => Some(name.clone()),
@@ -127,7 +131,8 @@ impl ImageModel {
         names.collect()
     }
 
-    /// Packs the model's weights that `packs` lacks, and frees each immediately afterwards.
+    /// Packs the model's weights, or reuses them from `packs` where they are packed already, and
+    /// frees each unpacked tensor immediately.
     pub fn pack_weights(&mut self, packs: &mut PackedWeights) {
         for (step, held) in self.plan.steps.iter_mut().zip(&mut self.held) {
             if let ImageAction::Convolve(convolution) = &mut step.action {
@@ -136,7 +141,8 @@ impl ImageModel {
         }
     }
 
-    /// Returns a weight in the layout of the model; `None` if it was not packed here.
+    /// Returns a packed weight in the model's layout; `None` if [`Self::pack_weights`] did not pack
+    /// it.
     pub fn unpack_weight(&self, wanted: &str) -> Option<Tensor> {
         let is_wanted = |convolution: &Convolution| match &convolution.weights {
             FilterWeights::Packed { name } => name == wanted,
@@ -151,7 +157,9 @@ impl ImageModel {
         Tensor::from_vec(sizes, packed.unpack_filters(self.isa, *dims)).ok()
     }
 
-    /// Runs once; returns `None` if another engine must judge these sizes.
+    /// Runs the model once and returns its outputs by name; returns `None` if this engine cannot
+    /// run inputs of these sizes or types, so that another engine must run them or report the
+    /// error.
     pub fn run(&self, scope: &Scope) -> Option<BTreeMap<String, Tensor>> {
         let (filters, packed) = self.pack_run_weights(scope)?;
         let tensors = self.plan.inputs.iter().map(|(name, _)| scope.get(name));
@@ -194,7 +202,8 @@ impl ImageModel {
             .collect()
     }
 
-    /// Returns the packed weights of every convolution; packs those that are inputs of this run.
+    /// Returns the packed weights of every convolution. Packs the weights that are inputs of this
+    /// run.
     fn pack_run_weights(&self, scope: &Scope) -> Option<PackedConvolutions> {
         let steps = self.plan.steps.iter().zip(&self.held);
         let both = steps.map(|(step, held)| match (&step.action, held) {
@@ -237,7 +246,8 @@ impl ImageModel {
         Some(execution)
     }
 
-    /// Zeros the frames of input images, whose buffers held other values in the last run.
+    /// Zeros the buffers of input images that have a frame (a border of zeros), because another
+    /// value may have used the buffer since.
     fn clear_frames(&self, execution: &ImageExecutionPlan, buffers: &mut [AlignedFloats]) {
         for (_, value) in &self.plan.inputs {
             let place = &execution.layout.places[*value];
@@ -270,7 +280,8 @@ fn image_from_tensor(tensor: &Tensor) -> Option<Image> {
     })
 }
 
-/// Sizes of a convolution's weights that go together.
+/// Returns the sizes of a convolution's weights; `None` if the tensor does not have [`RANK`] sizes,
+/// one of them is zero, or the filters cannot be divided among the groups.
 fn filter_dims(tensor: &Tensor, groups: usize) -> Option<FilterDims> {
     let dims: [usize; RANK] = tensor.dims().try_into().ok()?;
     let [filters, depth, height, width] = dims;
@@ -286,11 +297,12 @@ fn filter_dims(tensor: &Tensor, groups: usize) -> Option<FilterDims> {
 
 type HeldFilters = Option<(FilterDims, Arc<PackedFilters>)>;
 
-/// Sizes and weights of the convolutions among the steps.
+/// Sizes and packed weights by step; `None` for a step that is not a convolution.
 type PackedConvolutions = (Vec<Option<FilterDims>>, Vec<Option<Arc<PackedFilters>>>);
 
 impl Convolution {
-    /// Whether the weights have valid sizes, if the model contains them.
+    /// Returns whether the weights have valid sizes and are f32; always true for weights that are
+    /// inputs of a run.
     fn is_packable(&self) -> bool {
         match &self.weights {
             FilterWeights::Held { tensor, .. } => {
@@ -301,7 +313,8 @@ impl Convolution {
     }
 }
 
-/// Packs the weights of a convolution if the model has them; the convolution then only names them.
+/// Packs the weights of a convolution if the model contains them. Afterwards the convolution holds
+/// only their name.
 fn pack_filters(isa: Isa, convolution: &mut Convolution, packs: &mut PackedWeights) -> HeldFilters {
     let FilterWeights::Held {
         name,

@@ -22,7 +22,7 @@ use souk_onnx::{Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use souk_reference as reference;
 use souk_reference::Scope;
 
-use super::images::{self, ImageModel, NodeCost};
+use super::images::{self, ImageModel, NodeWeight};
 use super::rten_fit::Fit;
 use super::rten_part::RtenPart;
 use super::sequences::{self, SequenceModel};
@@ -313,13 +313,13 @@ fn own_runs(graph: &Graph, keep: KeptValues) -> Vec<Range<usize>> {
 
 /// Finds the runs of nodes over images with a convolution.
 fn image_runs(graph: &Graph) -> Vec<Range<usize>> {
-    let worths = images::node_worths(graph);
+    let worths = images::classify_nodes(graph);
     let mut runs = Vec::new();
     let mut start = 0;
     for run in worths.chunk_by(|left, right| left.is_some() == right.is_some()) {
         let range = start..start + run.len();
         start = range.end;
-        if run.contains(&Some(NodeCost::Heavy)) {
+        if run.contains(&Some(NodeWeight::Heavy)) {
             runs.push(range);
         }
     }

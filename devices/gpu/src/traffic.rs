@@ -1,29 +1,30 @@
-//! Counts the bytes that are copied between a GPU's memory and the host's or another GPU's, and the
-//! number of copies. The context counts copies from and to the host, the module for resident
-//! tensors those from another GPU, and [`TrafficTotals`] reports the sums.
+//! Counts the copies between a GPU's memory and the memory of the host or of another GPU, and their
+//! bytes. `context.rs` records copies from and to the host, `memory.rs` records copies from another
+//! GPU, and [`TrafficTotals`] reports the sums.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that moved between a GPU's memory and others since it was opened.
+/// The bytes copied into and out of a GPU's memory, and the number of copies, since the device was
+/// opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficTotals {
-    /// From the host: tensors, and the sizes that kernels read.
+    /// Bytes from the host: tensors, and the parameters of kernels (`p` in the shaders).
     pub from_host: u64,
-    /// To the host.
+    /// Bytes to the host.
     pub to_host: u64,
-    /// From another device, without passing the host.
+    /// Bytes directly from another GPU, not through the host.
     pub from_peers: u64,
-    /// Number of copies; tensors that move together count as one.
-    pub operations: u64,
+    /// The number of copies in all directions. Several tensors in one transfer count as one copy.
+    pub copies: u64,
 }
 
-/// The running counts of copies, which any thread can add to.
+/// The counters of one device. Any thread can add to them.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     from_host: AtomicU64,
     to_host: AtomicU64,
     from_peers: AtomicU64,
-    operations: AtomicU64,
+    copies: AtomicU64,
 }
 
 /// The direction of a copy.
@@ -35,6 +36,7 @@ pub(crate) enum CopyDirection {
 }
 
 impl Traffic {
+    /// Adds one copy of `bytes` bytes in this direction.
     pub fn record_transfer(&self, way: CopyDirection, bytes: u64) {
         let counter = match way {
             CopyDirection::FromHost => &self.from_host,
@@ -42,15 +44,16 @@ impl Traffic {
             CopyDirection::FromPeer => &self.from_peers,
         };
         counter.fetch_add(bytes, Ordering::Relaxed);
-        self.operations.fetch_add(1, Ordering::Relaxed);
+        self.copies.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Returns the current sums.
     pub fn traffic_totals(&self) -> TrafficTotals {
         TrafficTotals {
             from_host: self.from_host.load(Ordering::Relaxed),
             to_host: self.to_host.load(Ordering::Relaxed),
             from_peers: self.from_peers.load(Ordering::Relaxed),
-            operations: self.operations.load(Ordering::Relaxed),
+            copies: self.copies.load(Ordering::Relaxed),
         }
     }
 }

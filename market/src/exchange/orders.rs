@@ -1,6 +1,6 @@
-//! Places a new ask or bid: checks it, matches it with the book, and lets the rest wait in the book
-//! if the order allows it. The whole effect of a bid is computed before anything changes, so that a
-//! refused bid changes nothing.
+//! Places a new ask or bid: checks it, matches it with the book, and keeps the unmatched units in
+//! the book if the order can rest. The exchange computes the whole effect of a bid before it
+//! changes anything, so that a refused bid changes nothing.
 
 use crate::book::VisitBudget;
 use crate::books::{Order, OrderDetail, OrderKind};
@@ -17,7 +17,8 @@ use super::matching::Fill;
 use super::steps::{SPOT_STEPS, StepCount};
 use super::{Context, Exchange};
 
-/// The effect of a bid on the market, computed before it happens.
+/// The effect of a bid on the market: the asks that it fills, the spot leases whose devices it
+/// takes over, and the units left.
 struct Plan {
     fills: Vec<Fill>,
     displaced: Vec<Displacement>,
@@ -32,8 +33,10 @@ impl Plan {
     }
 }
 
-/// Placing.
+/// Places asks and bids.
 impl Exchange {
+    /// Checks and places an ask, or refuses it. Only a fill-or-kill ask is matched once before, to
+    /// count the units that it could trade.
     pub(super) fn on_ask(
         &mut self,
         context: &mut Context<'_>,
@@ -69,7 +72,7 @@ impl Exchange {
         };
         assert!(
             price.0 > 0 && ask.quantity.0 > 0,
-            "what was checked is of something"
+            "a checked ask has a price and units"
         );
         if ask.tif == TimeInForce::Fok {
             let (wanted, found) = (ask.quantity, self.fillable_units(&order, context.steps));
@@ -81,8 +84,7 @@ impl Exchange {
         Ok(self.enter_ask(order, ask.tif, context))
     }
 
-    /// Enters an ask that has passed its checks: puts it into the book, matches it, and removes it
-    /// if it cannot rest.
+    /// Puts a checked ask into its book, matches it, and removes the rest if the ask cannot rest.
     pub(super) fn enter_ask(
         &mut self,
         order: Order,
@@ -91,12 +93,18 @@ impl Exchange {
     ) -> Acceptance {
         let id = order.id;
         self.orders_made.count_up();
-        assert_eq!(id.0, self.orders_made, "orders are numbered as they come");
+        assert_eq!(
+            id.0, self.orders_made,
+            "an order's id is the number of orders so far"
+        );
         self.put_in(&order, JobId::default());
         let trades = self.match_ask(id, tif, context);
         context.steps.spend_trades(trades.len());
-        let resting = self.settle_down(id, tif, context.events);
-        assert!(resting <= order.remaining, "what rests was offered");
+        let resting = self.keep_or_drop_ask(id, tif, context.events);
+        assert!(
+            resting <= order.remaining,
+            "no more units rest than the ask offered"
+        );
         Acceptance::Placed {
             order: id,
             trades,
@@ -104,6 +112,7 @@ impl Exchange {
         }
     }
 
+    /// Checks, plans and carries out a bid, or refuses it. A refused bid changes nothing.
     pub(super) fn on_bid(
         &mut self,
         context: &mut Context<'_>,
@@ -125,7 +134,7 @@ impl Exchange {
         self.orders_made.count_up();
         assert_eq!(
             order.id.0, self.orders_made,
-            "orders are numbered as they come"
+            "an order's id is the number of orders so far"
         );
         let mut trades = Vec::with_capacity(plan.fills.len().saturating_add(plan.displaced.len()));
         self.carry_out_fills(&live, &plan.fills, &mut trades, context.events);
@@ -134,9 +143,15 @@ impl Exchange {
         let spent = trades
             .iter()
             .fold(Credits::ZERO, |sum, trade| sum.plus(trade.escrow));
-        assert!(spent <= bid.budget, "a budget is a hard stop");
+        assert!(
+            spent <= bid.budget,
+            "the trades of a bid cost no more than its budget"
+        );
         self.rest_bid(&live, plan.rest, spent, bid.tif, context.events);
-        assert!(plan.rest <= bid.quantity, "what rests was wanted");
+        assert!(
+            plan.rest <= bid.quantity,
+            "no more units rest than the bid wants"
+        );
         let resting = if bid.tif.can_rest() {
             plan.rest
         } else {
@@ -149,13 +164,15 @@ impl Exchange {
         })
     }
 
-    /// Returns the id of the next order.
+    /// Returns the id that the next order will get.
     pub(super) fn next_order(&self) -> OrderId {
         let mut number = self.orders_made;
         number.count_up();
         OrderId(number)
     }
 
+    /// Creates the order of a bid, with an id that no order has yet, and does not put it into the
+    /// book. The order uses its terms: the caller must put it into the book or release them.
     pub(super) fn new_bid(
         &mut self,
         id: u64,
@@ -164,7 +181,7 @@ impl Exchange {
         price: Price,
         bid: &Bid,
     ) -> Order {
-        assert!(id > self.orders_made, "an order's number is its own");
+        assert!(id > self.orders_made, "the id is not in use");
         Order {
             id: OrderId(id),
             price,
@@ -179,7 +196,9 @@ impl Exchange {
         }
     }
 
-    /// Plans what a bid takes now, in full if it must, and checks that its buyer can pay.
+    /// Plans which asks a bid fills and which spot leases it displaces, and checks that its buyer
+    /// can pay. Refuses a fill-or-kill bid that cannot trade in full; an all-or-none bid that
+    /// cannot trades nothing and rests whole.
     fn plan_bid(&self, live: &LiveBid, bid: &Bid, steps: &mut StepCount) -> Result<Plan, Refusal> {
         let mut visits = VisitBudget::new();
         let (mut fills, mut rest) = self.fills_for_bid(live, &mut visits);
@@ -204,7 +223,7 @@ impl Exchange {
         debug_assert_eq!(
             plan.total_quantity(),
             bid.quantity,
-            "each unit trades or is left"
+            "each unit trades or is in the rest"
         );
         self.check_funds(live, bid, &plan)?;
         Ok(plan)
@@ -225,11 +244,13 @@ impl Exchange {
         }
         assert!(
             needed <= bid.budget,
-            "the effective limit keeps a bid within its budget"
+            "the limit price keeps a bid within its budget"
         );
         self.ledger.check_available(live.order.slot(), needed)
     }
 
+    /// Puts the remaining units of a bid into the book if the bid can rest; otherwise closes the
+    /// order.
     fn rest_bid(
         &mut self,
         bid: &LiveBid,
@@ -255,14 +276,17 @@ impl Exchange {
             events.push(closed(reason));
             return;
         }
-        assert!(rest <= order.remaining, "what rests was wanted");
+        assert!(
+            rest <= order.remaining,
+            "no more units rest than the bid wants"
+        );
         let mut order = Order {
             remaining: rest,
             ..order
         };
         if let OrderKind::Bid { budget, .. } = &mut order.detail.kind {
             *budget = budget.minus(spent);
-            assert!(budget.0 > 0, "a bid that rests can buy something");
+            assert!(budget.0 > 0, "a resting bid has budget left");
         }
         events.push(self.resting_event(&order));
         self.put_in(&order, job);
@@ -271,7 +295,12 @@ impl Exchange {
 
     /// Keeps a matched ask in the book if it can rest; otherwise removes it. Returns the resting
     /// units.
-    fn settle_down(&mut self, id: OrderId, tif: TimeInForce, events: &mut Vec<Event>) -> Units {
+    fn keep_or_drop_ask(
+        &mut self,
+        id: OrderId,
+        tif: TimeInForce,
+        events: &mut Vec<Event>,
+    ) -> Units {
         let Some(order) = self.books.get(id) else {
             return Units(0);
         };

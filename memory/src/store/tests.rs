@@ -284,7 +284,7 @@ fn reads_of_models_in_turn(turns: usize, foreseen: bool) -> u64 {
         for id in model {
             assert!(store.get(id).unwrap().is_some());
         }
-        predictor.on_work(model[0], *model);
+        predictor.record_run(model[0], *model);
         if foreseen {
             store.preload_content(&predictor.next());
         }

@@ -77,13 +77,13 @@ impl ContentPrefetcher {
     }
 
     fn record_work(&self, graph: ContentId, contents: Vec<ContentId>) {
-        self.lock_known().on_work(graph, contents);
+        self.lock_known().record_run(graph, contents);
         self.unsaved.store(true, Ordering::Relaxed);
     }
 
     /// Loads the contents that are probably needed next into memory; returns the bytes read.
     async fn prefetch_contents(self: Arc<Self>) -> u64 {
-        let next = self.lock_known().next();
+        let next = self.lock_known().predict_contents();
         if next.is_empty() || self.busy.swap(true, Ordering::AcqRel) {
             return 0;
         }

@@ -159,5 +159,5 @@ pub fn restore_backup(
     folder: &Path,
     members: &[ReplicaId],
 ) -> Result<LogIndex, RestoreBackupError> {
-    place_state(folder, read_backup(file)?.found_group(members))
+    place_state(folder, read_backup(file)?.start_group(members))
 }

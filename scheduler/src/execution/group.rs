@@ -67,7 +67,7 @@ use super::report::{ExpectedRun, SingleForecast};
 use super::run_figures::{report_label, to_micros};
 use super::task::{Clock, PLANS_MAX, PlanKey, Precedence, RunResult, Task, plan_key};
 use super::worker_pool::{Job, Moment, WorkerPool};
-use crate::learning::core_sharing::Cores;
+use crate::learning::core_sharing::CoreSharing;
 use crate::learning::device_histories::DeviceHistories;
 use crate::learning::estimates::joint_measurement;
 use crate::learning::{CostHistory, KINDS, Measurement, Speeds};
@@ -137,7 +137,7 @@ pub(super) struct DeviceGroup {
     costs: Mutex<DeviceHistories>,
     sharing: Sharing,
     objective: Objective,
-    cores: Cores,
+    cores: CoreSharing,
     watch: Arc<Mutex<CoreContentionWatch>>,
     plans: Mutex<VecDeque<(PlanKey, Arc<ExecutionPlan>)>>,
     lost_devices: LostDevices,
@@ -172,7 +172,7 @@ impl DeviceGroup {
         )?;
         let memories = Arc::new(memories);
         let used: Vec<usize> = members.iter().map(|it| it.processor.host_cores()).collect();
-        let cores = Cores::for_this_machine(&used);
+        let cores = CoreSharing::for_this_machine(&used);
         Ok(Self {
             label: name.to_owned(),
             pool,
@@ -508,7 +508,7 @@ impl DeviceGroup {
 }
 
 /// Creates empty histories of these devices.
-pub(super) fn new_histories(devices: &[GroupDevice], cores: Cores) -> DeviceHistories {
+pub(super) fn new_histories(devices: &[GroupDevice], cores: CoreSharing) -> DeviceHistories {
     let named = devices.iter().map(|device| {
         let model = device.processor.profile().model.as_str();
         (device.label.as_str(), model)

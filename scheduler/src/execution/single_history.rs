@@ -15,7 +15,7 @@ use super::group::{self, GroupDevice, group_problem, offers};
 use super::lock::lock;
 use super::task::{PLANS_MAX, PlanKey, Task, plan_key};
 use crate::graph::{Bindings, Graph, NodeId};
-use crate::learning::core_sharing::{CoreUse, Cores};
+use crate::learning::core_sharing::{CoreSharing, CoreUse};
 use crate::learning::device_histories::DeviceHistories;
 use crate::learning::estimates::{OperatorEstimates, OperatorShare, joint_measurement};
 use crate::learning::{CostHistory, KINDS, Measurement, Speeds};
@@ -46,7 +46,7 @@ impl SingleHistory {
     pub fn new(label: &str, processor: Arc<dyn Processor>) -> Self {
         let label = label.to_owned();
         let members = [GroupDevice { label, processor }];
-        let cores = Cores::for_this_machine(&[members[0].processor.host_cores()]);
+        let cores = CoreSharing::for_this_machine(&[members[0].processor.host_cores()]);
         Self {
             costs: Mutex::new(group::new_histories(&members, cores)),
             members,

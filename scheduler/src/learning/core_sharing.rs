@@ -1,41 +1,43 @@
-//! Describes which devices share cores of this machine and so slow each other, and lists the
-//! arrangements that plans should compare: one of these devices alone, or all of them, each slower.
+//! Determines which devices of a group share cores of this machine and so slow each other, and
+//! lists the arrangements that the planner compares: each of these devices alone, or all of them,
+//! each slower.
 //!
-//! A software GPU, for example, computes on the cores of the CPU device. So a device's time next to
-//! another differs from its time alone. The histories learn both, each from runs of its kind, and
-//! plans distinguish them.
+//! A software GPU, for example, computes on the cores of the CPU device. So a device takes longer
+//! while another one uses its cores. The planner keeps a history of measured times for each case.
 
 use std::num::NonZeroUsize;
 
-/// The part that a device takes in a plan.
+/// Whether a device computes in a plan, and whether others use its cores meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoreUse {
-    /// The device has its cores to itself, if it needs any.
+    /// The device computes and has its cores to itself, or needs none.
     Alone,
-    /// The device computes while others use its cores.
+    /// The device computes while other devices use its cores.
     Beside,
-    /// The device takes no part.
+    /// The device does not compute.
     Out,
 }
 
-/// The devices that together have too few cores.
+/// Which devices of a group share cores, because the machine has fewer cores than all of them use
+/// together.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cores {
+pub struct CoreSharing {
     shared: Vec<bool>,
-    /// Factor by which sharing slows each device, until measurements replace it: the geometric mean
-    /// of one and the number of threads for each core, so that plans try sharing where it pays.
+    /// The factor by which sharing is assumed to slow each device, until measurements replace it; 1
+    /// if no devices share cores. It is the square root of the threads per core, less than the full
+    /// slowdown, so that plans try sharing where it can pay.
     pub slow: f64,
 }
 
-impl Cores {
-    /// Creates the core counts of devices that use this many cores each, on this machine.
+impl CoreSharing {
+    /// Determines the sharing between devices that use this many cores each, on this machine.
     pub fn for_this_machine(used: &[usize]) -> Self {
         let available = std::thread::available_parallelism();
         Self::new(used, available.map_or(1, NonZeroUsize::get))
     }
 
-    /// Creates the core counts of devices that use this many cores each, on a machine with
-    /// `available` cores.
+    /// Determines the sharing between devices that use this many cores each (0 for none), on a
+    /// machine with `available` cores.
     pub fn new(used: &[usize], available: usize) -> Self {
         let sum: usize = used.iter().sum();
         let shared: Vec<bool> = used
@@ -57,13 +59,14 @@ impl Cores {
         self.shared.len()
     }
 
-    /// Returns whether others can compute on a device's cores.
+    /// Returns whether the device shares its cores with other devices.
     pub fn is_shared(&self, device: usize) -> bool {
         self.shared[device]
     }
 
-    /// Returns the arrangements to plan: with one of the devices that share cores, or with all of
-    /// them, each slower.
+    /// Returns the arrangements to compare, each with the use of cores by device: one for each
+    /// device that shares cores, without the others of them, and one with all of them. Devices that
+    /// share no cores compute in every arrangement.
     pub fn arrangements(&self) -> Vec<Vec<CoreUse>> {
         let sharing: Vec<usize> = (0..self.shared.len())
             .filter(|&device| self.shared[device])
@@ -91,8 +94,9 @@ impl Cores {
     }
 }
 
-/// Returns the expected time of a work that takes `alone` with its cores to itself and `beside`
-/// next to others, if it runs next to others for `part` of its time.
+/// Returns the expected time of a computation that shares its cores for the fraction `part` of that
+/// time, from its time if it never shares them (`alone`) and its time if it always does (the second
+/// argument); all three times have the same unit.
 pub(crate) fn mixed_time(alone: f64, beside: f64, part: f64) -> f64 {
     alone / (1.0 - part + part * alone / beside)
 }

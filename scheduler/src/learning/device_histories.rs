@@ -3,7 +3,7 @@
 
 use souk_vocabulary::history::{History, JointMeasurement};
 
-use super::core_sharing::{CoreUse, Cores, mixed_time};
+use super::core_sharing::{CoreSharing, CoreUse, mixed_time};
 use super::history::{CostHistory, Measurement, history_name};
 
 /// Suffix of a device's name for the history of its times while others computed on its cores.
@@ -16,7 +16,7 @@ const MOSTLY: f64 = 0.5;
 pub(crate) struct DeviceHistories {
     names: Vec<String>,
     histories: Vec<History>,
-    cores: Cores,
+    cores: CoreSharing,
     /// Times of each device while others computed on its cores.
     shared_core_histories: Vec<History>,
     /// Number of changes that matter to plans, and number of fragments with a reported time.
@@ -26,7 +26,7 @@ pub(crate) struct DeviceHistories {
 
 impl DeviceHistories {
     /// Creates empty histories of devices with these labels and models.
-    pub fn new<'a>(named: impl Iterator<Item = (&'a str, &'a str)>, cores: Cores) -> Self {
+    pub fn new<'a>(named: impl Iterator<Item = (&'a str, &'a str)>, cores: CoreSharing) -> Self {
         let names: Vec<String> = named
             .map(|(label, model)| history_name(label, model))
             .collect();

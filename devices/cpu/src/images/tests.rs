@@ -278,7 +278,7 @@ fn what_is_put_together_where_it_lies_is_no_task_and_dropped_nothing_parts_no_ru
 
     let graph = Graph::from_subgraph(&subgraph).unwrap();
     assert!(
-        node_worths(&graph).iter().all(Option::is_some),
+        classify_nodes(&graph).iter().all(Option::is_some),
         "one run of nodes"
     );
     let threads = Arc::new(ThreadPool::with_num_threads(2));

@@ -1,5 +1,5 @@
-//! Records the kernels of `MaxPool`, `AveragePool` and `LpPool`, and `LRN`, which normalises across
-//! channels.
+//! Records the kernels of `MaxPool`, `AveragePool`, `LpPool` and `LRN` (local response
+//! normalisation, across channels).
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
@@ -12,7 +12,7 @@ use crate::operators::elementwise::output_dtype;
 use crate::recording::{Array, Groups, Step};
 use crate::shaders::{BY_THREAD, KernelTypes, bindings, prelude};
 
-/// `MaxPool`, `AveragePool` and `LpPool` over one to three dimensions.
+/// Records `MaxPool`, `AveragePool` or `LpPool` over one to three spatial dimensions.
 pub(crate) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
     let &[samples, channels, ref spatial @ ..] = &input.dims[..] else {
@@ -73,8 +73,10 @@ pub(crate) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     Ok(vec![result])
 }
 
-/// The kernel of `MaxPool`, which can also say where in the input the largest are: the first of
-/// equals, counted by rows or (`p[3]`) by columns. A window of padding alone has minus infinity.
+/// Returns the kernel of `MaxPool`. If `has_places`, it also writes the index in the input of each
+/// maximum, the first of equal ones, in row-major order or, if `p[3]` is not 0, in column-major
+/// order. The maximum of a window that sees only padding is minus infinity, or the smallest 32-bit
+/// integer.
 fn max_pool_kernel(numbers: KernelTypes, has_places: bool) -> String {
     let names = [
         ("x", numbers.read),
@@ -107,8 +109,12 @@ fn max_pool_kernel(numbers: KernelTypes, has_places: bool) -> String {
     )
 }
 
-/// Returns a kernel that goes over a window: `start`, then `each` for every element `v`, then
-/// `last`.
+/// Returns a kernel in which each thread `i` goes over the window of one output element. It runs
+/// `start`, then `each` for every input element `v` in the window, then `last`, which can read
+/// `count`, the number of elements. The words of `p`, three for each size (depth, height, width): 0
+/// the number of outputs, 1 the outputs of one channel, 2 the power (bits of a float), 3
+/// `count_include_pad` or `storage_order`, 4 input, 7 kernel, 10 output, 13 strides, 16 dilations,
+/// 19 padding before, 22 padding after.
 fn source((arrays, numbers): (&str, KernelTypes), start: &str, each: &str, last: &str) -> String {
     let prelude = prelude(arrays);
     let element = numbers.read("x[plane + (u32(z) * p[5] + u32(y_)) * p[6] + u32(x_)]");
@@ -143,7 +149,8 @@ fn source((arrays, numbers): (&str, KernelTypes), start: &str, each: &str, last:
     )
 }
 
-/// `LRN`: each element divided by a power of the squares in neighbouring channels.
+/// Records `LRN`: divides each element by `(bias + alpha / size * sum)^beta`, where `sum` is that
+/// of the squares in the `size` neighbouring channels.
 pub(crate) fn local_response(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
     let &[_, channels, ref spatial @ ..] = &input.dims[..] else {

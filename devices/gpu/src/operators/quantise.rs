@@ -1,6 +1,8 @@
 //! Records the kernels of `QuantizeLinear`, `DequantizeLinear` and `DynamicQuantizeLinear`, which
-//! turn floats into integers of 16 bits or fewer or 8-bit floats and back, by a scale for all, one
-//! for each slice of an axis, or one for each block of it.
+//! convert floats to integers of 16 bits or fewer, or to floats of 8 or 4 bits, and back. There is
+//! one scale for the whole tensor, for each slice along an axis, or for each block of such slices.
+//! In the expressions of kernels, `a`, `b` and `c` are the inputs, and `s` and `t` the numbers that
+//! [`map`] gets.
 
 use souk_memory::DType;
 use souk_reference::call::{KernelError, resolve_axis};
@@ -14,8 +16,8 @@ use crate::operators::gather::take_runs;
 use crate::operators::reduce;
 use crate::recording::{Array, Step, narrow_by};
 
-/// Returns a scale or a zero point in a shape that repeats over an input of these sizes: one for
-/// all, one for each slice of an axis, or one for each block of it.
+/// Returns a scale or a zero point in a shape that broadcasts to `dims`. It has one value for the
+/// whole input, for each slice along the axis, or for each block of such slices.
 fn repeat_parameter(
     step: &mut Step<'_, '_>,
     array: Array,
@@ -37,7 +39,8 @@ fn repeat_parameter(
     Ok(array.with_dims(shape))
 }
 
-/// Repeats the value of each block along an axis for its elements; the last block can be short.
+/// Repeats the value of each block along `axis` for every element of the block; the last block can
+/// be shorter.
 fn repeat_blocks(
     step: &mut Step<'_, '_>,
     array: &Array,
@@ -59,7 +62,8 @@ fn repeat_blocks(
     take_runs(step, array, &offsets, run_length, dims)
 }
 
-/// Returns the scale and, if the node has one, the zero point.
+/// Returns the node's scale (input 1) and, if it has one, its zero point (input 2), each in a shape
+/// that broadcasts to `dims`.
 fn scale_and_zero(
     step: &mut Step<'_, '_>,
     dims: &[usize],
@@ -73,8 +77,8 @@ fn scale_and_zero(
     Ok((scale, zero))
 }
 
-/// `QuantizeLinear` to a type of 16 bits or fewer: rounded to the nearest, of two as near the even
-/// one.
+/// Records `QuantizeLinear` to a type of 16 bits or fewer, by default U8. It rounds to the nearest
+/// integer, ties to even; NaN becomes 0.
 pub(crate) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec<Array>, GpuError> {
     let input = step.wide_array(0)?;
     let (scale, zero) = scale_and_zero(step, &input.dims)?;
@@ -83,7 +87,7 @@ pub(crate) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec
     inputs.extend(zero.as_ref().map(|zero| (zero, zero.dtype)));
     let has_zero = zero.is_some();
     if is_small_float(to) {
-        // Without a zero point 0 is added all the same, so that negative zero becomes zero.
+        // Without a zero point, it adds 0 (`s`), so that negative zero becomes zero.
         let expression = if has_zero { "a / b + c" } else { "a / b + s" };
         let made = map(step, expression, &inputs, DType::F32, [0.0; 3])?;
         let rounding = Rounding::from_call(&step.call);
@@ -107,7 +111,7 @@ pub(crate) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec
     Ok(vec![made])
 }
 
-/// `DequantizeLinear` of 8-bit floats or integers.
+/// Records `DequantizeLinear`, from integers or small floats to 32-bit floats.
 pub(crate) fn dequantise(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.wide_array(0)?;
     let (scale, zero) = scale_and_zero(step, &input.dims)?;
@@ -120,8 +124,8 @@ pub(crate) fn dequantise(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
     Ok(vec![map(step, expression, &inputs, DType::F32, [0.0; 3])?])
 }
 
-/// `DynamicQuantizeLinear`: unsigned bytes, and the scale and zero point that fit their range, zero
-/// included.
+/// Records `DynamicQuantizeLinear`. Returns the input as unsigned bytes, and the scale and the zero
+/// point that it chose: the smallest range that contains all values and zero.
 pub(crate) fn quantise_dynamic(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.wide_array(0)?;
     let high = reduce::reduce_all(step, &input, ["0.0", "v", "larger(a, b)", "a"])?;

@@ -120,10 +120,10 @@ fn tensors_that_go_together_are_one_copy_there_and_one_back() {
     let before = gpu.traffic_totals();
     let there = memory.put_all(&tensors).unwrap();
     let sent = gpu.traffic_totals();
-    assert_eq!(sent.operations - before.operations, 1);
+    assert_eq!(sent.copies - before.copies, 1);
     assert!(sent.from_host - before.from_host >= 4 * 3 * 36);
     assert_eq!(memory.read_all(&there).unwrap(), tensors);
-    assert_eq!(gpu.traffic_totals().operations - sent.operations, 1);
+    assert_eq!(gpu.traffic_totals().copies - sent.copies, 1);
     let each = there.iter().map(|resident| resident.to_host().unwrap());
     assert_eq!(each.collect::<Vec<_>>(), tensors, "each by itself as well");
 }

@@ -103,7 +103,7 @@ pub fn restore_backup(
         all.sort_unstable();
         machine.reset_roster(&market.genesis);
         let state = Digest(machine.digest());
-        snapshot = snapshot.found_group_with_machine(&all, state, &machine.snapshot());
+        snapshot = snapshot.start_group_with_machine(&all, state, &machine.snapshot());
     }
     let state = snapshot.state;
     let index = place_state(&home.join(REPLICA_FOLDER), snapshot)?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::execution::lock::lock;
 use crate::execution::task::Clock;
 use crate::execution::timeline::UnixMicros;
-use crate::learning::core_sharing::{Cores, mixed_time};
+use crate::learning::core_sharing::{CoreSharing, mixed_time};
 use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
@@ -20,14 +20,14 @@ use crate::planning::time::Time;
 /// Measures the time in which devices compute next to others on their cores.
 #[derive(Debug)]
 pub(super) struct CoreContentionWatch {
-    cores: Cores,
+    cores: CoreSharing,
     busy: Vec<bool>,
     beside_micros: Vec<u64>,
     last: UnixMicros,
 }
 
 impl CoreContentionWatch {
-    pub fn new(cores: Cores) -> Self {
+    pub fn new(cores: CoreSharing) -> Self {
         Self {
             busy: vec![false; cores.device_count()],
             beside_micros: vec![0; cores.device_count()],
@@ -87,7 +87,7 @@ pub(super) fn watch_compute<T>(
 
 /// Fragments that run next to others on their cores.
 pub(in crate::execution) struct CoreContention {
-    pub cores: Cores,
+    pub cores: CoreSharing,
     /// By fragment, its time with its cores to itself divided by its time next to others.
     pub alone: Vec<f64>,
 }

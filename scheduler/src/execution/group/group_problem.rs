@@ -14,7 +14,7 @@ use crate::execution::error::{GroupPlanError, TaskError};
 use crate::execution::lock::lock;
 use crate::graph::{Bindings, Graph, NodeId};
 use crate::learning::Speeds;
-use crate::learning::core_sharing::{CoreUse, Cores};
+use crate::learning::core_sharing::{CoreSharing, CoreUse};
 use crate::learning::device_histories::DeviceHistories;
 use crate::learning::estimates::OperatorEstimates;
 use crate::planning::objective::Objective;
@@ -39,7 +39,7 @@ pub(super) struct GroupSetting<'a> {
     pub links: Arc<Links>,
     pub sharing: &'a Sharing,
     /// The devices that compute on the same cores.
-    pub cores: &'a Cores,
+    pub cores: &'a CoreSharing,
     /// Lost devices, one bit each.
     pub lost: u64,
     pub costs: &'a Mutex<DeviceHistories>,
@@ -67,7 +67,7 @@ pub(super) struct GroupProblem {
     /// Estimates by measurements.
     pub known: OperatorEstimates,
     pub links: Arc<Links>,
-    pub cores: Cores,
+    pub cores: CoreSharing,
     /// Features of the model that devices lack.
     pub lacks: Arc<[UnsupportedNode]>,
     /// Whether nodes run on the devices that they ask for.

@@ -11,11 +11,11 @@ use crate::execution::group::core_contention::{self, CoreContentionWatch};
 use crate::execution::runner::Engine;
 use crate::execution::worker_pool::Call;
 use crate::graph::NodeId;
-use crate::learning::core_sharing::{CoreUse, Cores};
+use crate::learning::core_sharing::{CoreSharing, CoreUse};
 
-fn cores_of(devices: &[GroupDevice], available: usize) -> Cores {
+fn cores_of(devices: &[GroupDevice], available: usize) -> CoreSharing {
     let used: Vec<usize> = devices.iter().map(|it| it.processor.host_cores()).collect();
-    Cores::new(&used, available)
+    CoreSharing::new(&used, available)
 }
 
 /// Runs in which a group learns; of the last ones each has to be right.

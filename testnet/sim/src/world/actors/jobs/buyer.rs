@@ -130,7 +130,7 @@ impl World {
             given.push((self.jobs.contents.create_content(value, 0), value));
         }
         let mut limits = draw_limits(random);
-        let (sequences, left_out) = draw_session(&mut shape, count as u32, random);
+        let (sequences, without_input) = draw_session(&mut shape, count as u32, random);
         let (window, pause) = draw_pace(&mut shape, sequences, count, &mut limits, random);
         let spec = JobSpec {
             sequences,
@@ -162,10 +162,10 @@ impl World {
             spec: spec.clone(),
             shape,
             given,
-            left_out,
+            without_input,
             next: 0,
             under_way: 0,
-            told_no_more: false,
+            has_sent_no_more: false,
             pause,
             next_at: 0,
             answers: BTreeMap::new(),
@@ -226,7 +226,7 @@ impl World {
         buyer.journal = Some(journal);
         buyer.safe = past.clone();
         job.process_count += 1;
-        (job.next, job.under_way, job.told_no_more) = (0, 0, false);
+        (job.next, job.under_way, job.has_sent_no_more) = (0, 0, false);
         let over = past.over.clone();
         if past.began.is_none() {
             // The job was never begun.
@@ -256,8 +256,8 @@ impl World {
                 return;
             };
             if job.next >= job.given.len() {
-                if !job.told_no_more {
-                    job.told_no_more = true;
+                if !job.has_sent_no_more {
+                    job.has_sent_no_more = true;
                     self.tell_buyer(actor, Event::NoMore);
                 }
                 return;
@@ -495,7 +495,7 @@ impl World {
             return;
         };
         let Some(job) = &mut buyer.job else { return };
-        self.counts.answers_fed += u64::from(job.left_out.contains(&request));
+        self.counts.answers_fed += u64::from(job.without_input.contains(&request));
         job.answers.insert(request, outputs);
         job.under_way = job.under_way.saturating_sub(1);
         job.next_at = self.now + job.pause;

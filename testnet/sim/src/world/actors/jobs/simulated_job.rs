@@ -1,9 +1,11 @@
-//! Describes a job of a simulated buyer: the random properties of the job, and the user's progress
-//! with it.
+//! Describes a job of a simulated buyer: the random properties of the job, and how far its user has
+//! come. A job can be a *session*, whose parts keep a state from one request of a *sequence* to the
+//! next.
 //!
-//! The simulator creates a [`SimulatedJob`] when its buyer begins a job, keeps it while the buyer's
-//! process restarts, and compares the answers with the model's own values. Everything random comes
-//! from the seed's generator, so the order of the draws is part of a seed's meaning.
+//! The simulator creates a [`SimulatedJob`] when a buyer begins a job, keeps it while the buyer's
+//! process restarts, and compares the answers with the values that the model computes. All random
+//! properties come from the generator of the seed, so a change in the order of the draws changes
+//! the run of every seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,29 +19,35 @@ use super::planner::{GIVEN, JobShape};
 use super::worker::MODEL;
 use crate::random::Random;
 
-/// One job, from its begin to its end, over all restarts of its buyer.
+/// One job, from its start to its end, across all restarts of its buyer.
 pub struct SimulatedJob {
+    /// The job as the buyer's process gets it.
     pub spec: JobSpec,
+    /// The parts of the model, and the values that they compute.
     pub shape: JobShape,
     /// The input of each request, by its number: the content and its value.
     pub given: Vec<(ContentId, u64)>,
-    /// Requests that omit the input, because earlier requests of their sequence feed them.
-    pub left_out: BTreeSet<u32>,
-    /// The next request that the user sends to the buyer's current process.
+    /// The requests of a session that omit the input; a result of the previous request of the
+    /// sequence replaces it.
+    pub without_input: BTreeSet<u32>,
+    /// The number of the next request that the user sends to the buyer's current process.
     pub next: usize,
-    /// The number of requests without an answer.
+    /// The number of requests that the buyer's current process has received and not answered.
     pub under_way: usize,
-    /// Whether the buyer's current process knows that no request follows.
-    pub told_no_more: bool,
-    /// How long the user thinks after an answer, and until when, in milliseconds.
+    /// Whether the user has informed the buyer's current process that no request follows.
+    pub has_sent_no_more: bool,
+    /// How long the user waits after an answer, in milliseconds.
     pub pause: u64,
+    /// The simulated time at which the user can send the next request, in milliseconds.
     pub next_at: u64,
     /// The answers that the user has stored, by request.
     pub answers: BTreeMap<u32, Vec<(String, ContentId)>>,
+    /// The simulated time at which the job began, in milliseconds.
     pub began_at: u64,
-    /// Values on the disk, whether a safe fact mentions them or not.
+    /// The contents that the buyer has stored on disk, whether or not a fact in its journal
+    /// mentions them yet.
     pub kept: BTreeSet<ContentId>,
-    /// The number of processes of the buyer that worked on the job: the first, and one for each
+    /// The number of processes of the buyer that have worked on the job: one, and one more for each
     /// restart.
     pub process_count: u32,
     /// Whether the market refused a command of the job or did not answer it.
@@ -52,18 +60,18 @@ impl SimulatedJob {
         self.began_at
     }
 
-    /// Returns the ids under which its attempts can have bought leases, for up to 20 attempts of
-    /// each process.
+    /// Returns the ids under which the job's attempts can have bought leases, if no process made
+    /// more than 20 attempts.
     pub fn attempt_ids(&self) -> Vec<JobId> {
         let last = self.process_count * 20 + 20;
         (0..=last).map(|n| attempt_id(self.spec.job, n)).collect()
     }
 
-    /// Returns the right value of each output of a request, by name, as the simulated model
-    /// computes it.
+    /// Returns the correct value of each part of the model for a request, by name; `None` if there
+    /// is no such request.
     pub fn expected_values(&self, request: u32) -> Option<BTreeMap<String, u64>> {
         let (_, given) = self.given.get(request as usize)?;
-        let value = match self.left_out.contains(&request) {
+        let value = match self.without_input.contains(&request) {
             true => {
                 let before = request.checked_sub(self.spec.sequences)?;
                 self.shape.feed_value(&self.expected_values(before)?)?
@@ -74,10 +82,10 @@ impl SimulatedJob {
         Some(self.shape.model_values(value, steps.map(u64::from)))
     }
 
-    /// Returns the inputs of a request.
+    /// Returns the inputs of a request, by name; none if the request omits its input.
     pub fn request_inputs(&self, request: u32) -> Vec<(String, ContentId)> {
         let (given, _) = self.given[request as usize];
-        match self.left_out.contains(&request) {
+        match self.without_input.contains(&request) {
             true => Vec::new(),
             false => vec![(GIVEN.to_owned(), given)],
         }
@@ -94,8 +102,9 @@ impl SimulatedJob {
     }
 }
 
-/// Decides whether the job is a session, and makes a part of `shape` feed the next request if so.
-/// Returns the number of sequences, or 0 for no session, and the requests that omit the fed input.
+/// Decides at random whether the job is a session. If so, it usually makes the value of one part of
+/// `shape` the input of the next request. Returns the number of sequences, 0 for no session, and
+/// the requests that omit their input.
 pub fn draw_session(
     shape: &mut JobShape,
     requests: u32,
@@ -106,15 +115,16 @@ pub fn draw_session(
     }
     let sequences = random.draw_between(1, 3) as u32;
     shape.choose_feed(random);
-    // Some sessions never omit inputs, some always do where possible, and others vary.
+    // Some sessions never omit inputs, some omit all that they can, and others omit some.
     let share = [0, 500, 900, 1_000][random.draw_index(4)];
     let later = (sequences..requests).filter(|_| random.chance(share) && shape.is_fed());
     (sequences, later.collect())
 }
 
-/// Returns the maximum number of requests in flight, and the user's pause after an answer in
-/// milliseconds. A session gets a single copy in `limits`; if its user thinks between requests,
-/// `shape` records how long, and `limits` loses the budget, the deadline and spot leases.
+/// Returns the maximum number of requests in flight, and the user's pause after an answer, in
+/// milliseconds. For a session it sets `limits.copies` to 1; if the session's user pauses between
+/// requests, it also records the total pause in `shape`, and removes the budget, the deadline and
+/// the use of spot leases from `limits`.
 pub fn draw_pace(
     shape: &mut JobShape,
     sequences: u32,
@@ -157,7 +167,8 @@ pub fn draw_limits(random: &mut Random) -> Limits {
     }
 }
 
-/// Returns a buyer's demands on the asks that its planner can use.
+/// Returns the conditions that an ask must meet for a buyer's planner: a device of the model
+/// [`MODEL`], not sold by an excluded account.
 pub fn buyer_demands(buyer: AccountKey, excluded: &[AccountKey], spot: bool) -> Demands {
     Demands {
         buyer,
