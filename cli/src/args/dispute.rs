@@ -9,8 +9,8 @@ use clap::Subcommand;
 pub enum Dispute {
     /// Accuse the provider of a receipt of a wrong output. The validators fetch the graph and the
     /// inputs from this command and compute them again, so it stays until they have decided. If the
-    /// provider is guilty, it loses its stake and you get the cost of the lease; if not, it gets
-    /// your bond.
+    /// provider is guilty, it loses its stake and you get the lease's cost, at most half the stake;
+    /// if not, it gets your bond.
     Open {
         /// The receipt that `souk submit --exact` wrote; the job must be one of --dir.
         receipt: PathBuf,

@@ -27,7 +27,7 @@ pub enum ReceiptCommand {
     Chain(ChainArgs),
     /// Prove a fault with two receipts of one lease, both signed by its provider, that name
     /// different outputs for the same graph and inputs. The provider loses its stake, from which
-    /// the buyer gets the cost of the lease. Any account can prove a fault, once.
+    /// the buyer gets the cost of the lease, at most half. Any account can prove a fault, once.
     Prove {
         /// The first receipt.
         first: PathBuf,

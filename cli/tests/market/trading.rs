@@ -391,7 +391,7 @@ fn assert_fault_is_proven(hall: &Hall, ann: &str, receipt: &Value) {
     let [before, ..] = hall.money("joe");
     let proven = hall.done("eve", &prove);
     let cost = number(&receipt["amount"]);
-    let compensated = staked.min(cost);
+    let compensated = (staked / 2).min(cost);
     assert_eq!(number(&proven["slashed"]), staked);
     assert_eq!(number(&proven["compensated"]), compensated);
     hall.assert_holds(ann, 0);

@@ -98,9 +98,9 @@ impl Exchange {
         })
     }
 
-    /// Takes the stake of a guilty provider: up to the cost of the lease goes to its buyer, the
-    /// rest to the fees. `buyer` counts only if the market has forgotten the lease. Returns what
-    /// the provider lost, and what the buyer got.
+    /// Takes the stake of a guilty provider: up to the cost of the lease, and at most half of what
+    /// the provider loses, goes to its buyer, the rest to the fees. `buyer` counts only if the
+    /// market has forgotten the lease. Returns what the provider lost, and what the buyer got.
     pub(super) fn slash_provider(
         &mut self,
         id: LeaseId,
@@ -122,7 +122,7 @@ impl Exchange {
         let slashed = divide_rounded(part, 1_000, Rounding::Up);
         let slashed = slashed.expect("a part is no more than the whole");
         let compensated = match harmed {
-            Some(_) => slashed.min(cost),
+            Some(_) => compensation_max(slashed).min(cost),
             None => Credits::ZERO,
         };
         assert!(slashed <= stake, "no more is lost than is at stake");
@@ -136,8 +136,8 @@ impl Exchange {
             lease.faulted = true;
         }
         assert!(
-            compensated <= slashed,
-            "the buyer gets a part of what was lost"
+            compensated <= compensation_max(slashed),
+            "the buyer gets at most half of what was lost"
         );
         events.push(Event::Slashed {
             lease: id,
@@ -148,6 +148,13 @@ impl Exchange {
         });
         (slashed, compensated)
     }
+}
+
+/// Returns the most that the buyer gets of a slashed stake: half of it. A guilty provider chooses
+/// the lease of the contradiction that it signs, so it can choose one that a confederate bought. Of
+/// each slash one buyer gets a part, so all buyers together get at most half of the stake.
+fn compensation_max(slashed: Credits) -> Credits {
+    Credits(slashed.0 / 2)
 }
 
 /// Returns the buyer's payment, or the credits that it still has in escrow.

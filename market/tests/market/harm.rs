@@ -9,7 +9,11 @@ const BUYER: u8 = 12;
 const FULL: u64 = 1_000_000_000;
 
 fn leased(town: &mut Town, seconds: u64) -> LeaseId {
-    town.place(PROVIDER, sell(ask(1, 300)));
+    leased_device(town, 1, seconds)
+}
+
+fn leased_device(town: &mut Town, device: u64, seconds: u64) -> LeaseId {
+    town.place(PROVIDER, sell(ask(device, 300)));
     let wish = Bid {
         duration: Millis(seconds * 1_000),
         budget: Credits(1_000_000),
@@ -261,4 +265,40 @@ fn a_proof_outlives_the_lease_in_the_memory_of_the_market() {
     assert_eq!(score(&town, PROVIDER), 0);
     town.run(PROVIDER, Command::Stake { amount }).unwrap();
     assert_eq!(town.run(BUYER, prove), Err(Refusal::FaultKnown { lease }));
+}
+
+/// Two receipts of one lease that name different outputs, both signed by the provider.
+fn contradict(town: &Town, lease: LeaseId) -> Command {
+    let one = body(&town.exchange, lease, 1_000_000);
+    let mut other = one.clone();
+    other.outputs = vec![ContentId([9; 32])];
+    let pair = [one, other].map(|body| receipt(body, PROVIDER, BUYER));
+    Command::ProveFault(Box::new(pair))
+}
+
+/// A provider that will be convicted can contradict itself in leases of a confederate. However many
+/// those are and however much they hold, at least half of what it loses is nobody's but the market's.
+#[test]
+fn confederates_get_at_most_half_of_a_lost_stake() {
+    for (slash, proofs) in [(1_000, 1), (1_000, 3), (500, 3), (333, 5)] {
+        let mut town = Town::with(|genesis| genesis.rules.slash = Permille(slash));
+        let amount = Credits(100_001);
+        town.run(PROVIDER, Command::Stake { amount }).unwrap();
+        let leases: Vec<LeaseId> = (1..=proofs)
+            .map(|device| leased_device(&mut town, device, 3_000))
+            .collect();
+        let escrow = town.exchange.lease(leases[0]).unwrap().escrow;
+        assert!(escrow > amount, "each lease holds more than the stake");
+        let before = town.purse(BUYER).0;
+        for lease in leases {
+            town.run(BUYER, contradict(&town, lease)).unwrap();
+        }
+        let left = town.exchange.account(account(PROVIDER)).unwrap().stake;
+        let lost = amount.0 - left.0;
+        let saved = town.purse(BUYER).0 - before;
+        let fees = town.exchange.totals().fees.0;
+        assert!(lost > 0 && saved > 0, "{slash} {proofs}");
+        assert!(saved <= lost / 2, "{slash} {proofs}: {saved} of {lost}");
+        assert_eq!(saved + fees, lost, "{slash} {proofs}");
+    }
 }

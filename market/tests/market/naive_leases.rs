@@ -600,7 +600,7 @@ impl Naive {
         } else {
             rent.escrow
         };
-        let compensated = slashed.min(cost);
+        let compensated = (slashed / 2).min(cost);
         self.purses[rent.provider].stake -= slashed;
         self.purses[rent.provider].score = 0;
         self.purses[rent.buyer].available += compensated;
