@@ -14,6 +14,7 @@ mod checks;
 mod displace;
 mod disputes;
 mod explain;
+mod forgetting;
 mod freezing;
 mod gang;
 mod governing;
@@ -58,6 +59,7 @@ use crate::request::MoneyRequest;
 use crate::rules::{RULES_VERSION, Rules, RulesChange, Upgrade};
 use crate::state_tree::{StateTree, TouchedRows};
 use crate::units::{Credits, Millis, Price};
+use forgetting::AnsweringLeases;
 use spot::SpotAskKey;
 use steps::{LastSteps, StepCount};
 
@@ -82,7 +84,11 @@ pub struct Exchange {
     ledger: Ledger,
     books: Books,
     leases: LeaseTable,
+    /// The newest closed leases, as many as the rules keep.
     closed: BTreeSet<(Millis, LeaseId)>,
+    /// The older ones for which a stake still answers.
+    #[serde(skip)]
+    answering: AnsweringLeases,
     timers: BTreeSet<(Millis, Timer)>,
     spot: BTreeSet<SpotKey>,
     /// Asks with spot prices below their limit.
@@ -204,6 +210,7 @@ impl Exchange {
             books: Books::default(),
             leases: LeaseTable::default(),
             closed: BTreeSet::new(),
+            answering: AnsweringLeases::default(),
             timers: BTreeSet::new(),
             spot: BTreeSet::new(),
             spot_asks: BTreeSet::new(),
@@ -436,6 +443,7 @@ impl Exchange {
         self.books.rebuild_indices();
         self.ledger.rebuild_hints();
         self.leases.rebuild_indices();
+        self.answering = self.find_answering();
         debug_assert!(self.is_sound(), "what is found again hangs together");
     }
 

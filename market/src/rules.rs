@@ -230,7 +230,8 @@ rules! {
     open WithdrawalCapDay withdrawal_cap_day: Credits = Credits(0), 0, u64::MAX;
     /// The longest lease, extensions included.
     open LeaseMax lease_max: Millis = Millis(7 * 24 * 3_600_000), 1, TIME_MAX;
-    /// Closed leases that stay readable; the market forgets the oldest first.
+    /// Closed leases that stay readable; the market forgets the oldest first, but none for which a
+    /// stake still answers.
     open ClosedLeasesKept closed_leases_kept: u32 = 100_000, 0, u32::MAX.into();
     /// How long after a lease's end the market accepts a receipt or a note.
     fixed SettleGrace settle_grace: Millis = Millis(120_000), 1, TIME_MAX;

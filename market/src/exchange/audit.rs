@@ -42,6 +42,7 @@ impl Exchange {
         self.audit_books();
         self.audit_timers();
         self.leases.audit_indices();
+        self.audit_answering();
         assert_eq!(self.spot, self.spot_leases(), "the displaceable leases");
         let priced = self.books.all_orders();
         let priced = priced.filter_map(|order| self.spot_ask_key(&order));

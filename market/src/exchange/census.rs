@@ -24,7 +24,8 @@ impl Exchange {
     /// Counts the exchange's objects. The cost grows with the pages of orders and leases, not with
     /// each order or lease.
     pub fn census(&self) -> Census {
-        let (known, closed) = (self.leases.len(), self.closed.len() as u64);
+        let closed = self.closed.len().saturating_add(self.answering.len()) as u64;
+        let known = self.leases.len();
         debug_assert!(closed <= known, "closed leases are known");
         Census {
             accounts: self.ledger.accounts().len() as u64,

@@ -126,13 +126,12 @@ impl Exchange {
         let LeaseState::Closed { at, .. } = lease.state else {
             return Ok(());
         };
-        let until = at.saturating_add(self.rules.stake_hold);
-        match self.now >= until {
-            true => Err(Refusal::AccusationLate {
+        match self.can_be_accused(at) {
+            true => Ok(()),
+            false => Err(Refusal::AccusationLate {
                 lease: lease.id,
-                until,
+                until: at.saturating_add(self.rules.stake_hold),
             }),
-            false => Ok(()),
         }
     }
 

@@ -171,24 +171,6 @@ impl Exchange {
         account.earned = account.earned.plus_at_most(paid);
         account.sold = DeviceMicros(account.sold.0.saturating_add(usage.0));
     }
-
-    /// Remembers a closed lease, and forgets the oldest where there are too many.
-    fn keep_closed(&mut self, id: LeaseId) {
-        let fresh = self.closed.insert((self.now, id));
-        assert!(fresh, "a lease is closed once");
-        assert!(
-            self.leases[&id].is_closed(),
-            "only closed leases are forgotten"
-        );
-        let kept = usize::try_from(self.rules.closed_leases_kept).unwrap_or(usize::MAX);
-        while self.closed.len() > kept {
-            if let Some((_, oldest)) = self.closed.pop_first() {
-                let forgotten = self.leases.remove(oldest);
-                debug_assert!(forgotten.is_some(), "it was remembered");
-            }
-        }
-        assert!(self.closed.len() <= kept, "within the limit");
-    }
 }
 
 /// What a closed lease costs, and for how much device time.

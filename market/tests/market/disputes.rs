@@ -5,13 +5,13 @@ use souk_market::*;
 
 use crate::town::{Town, account, ask, bid, body, buy, key, receipt, resources, sell};
 
-const PROVIDER: u8 = 10;
-const BUYER: u8 = 12;
+pub const PROVIDER: u8 = 10;
+pub const BUYER: u8 = 12;
 const FULL: u64 = 1_000_000_000;
-const STAKE: Credits = Credits(5_000);
+pub const STAKE: Credits = Credits(5_000);
 const JURY: [u8; 4] = [30, 31, 32, 33];
 
-fn exact_ask() -> Ask {
+pub fn exact_ask() -> Ask {
     let features = Features::EXACT_1;
     let resources = Resources {
         features,
@@ -23,7 +23,7 @@ fn exact_ask() -> Ask {
     }
 }
 
-fn exact_bid() -> Bid {
+pub fn exact_bid() -> Bid {
     let features = Features::EXACT_1;
     let wants = Wants {
         features,
@@ -33,7 +33,7 @@ fn exact_bid() -> Bid {
 }
 
 /// A provider with a stake, and an exact lease of the buyer.
-fn leased(town: &mut Town) -> LeaseId {
+pub fn leased(town: &mut Town) -> LeaseId {
     let amount = STAKE;
     town.run(PROVIDER, Command::Stake { amount }).unwrap();
     town.place(PROVIDER, sell(exact_ask()));
@@ -41,11 +41,11 @@ fn leased(town: &mut Town) -> LeaseId {
 }
 
 /// The receipt of a lease, which both parties signed.
-fn signed(town: &Town, lease: LeaseId) -> Receipt {
+pub fn signed(town: &Town, lease: LeaseId) -> Receipt {
     receipt(body(&town.exchange, lease, 1_000_000), PROVIDER, BUYER)
 }
 
-fn accuse(receipt: Receipt) -> Command {
+pub fn accuse(receipt: Receipt) -> Command {
     let weights = vec![ContentId([5; 32])];
     Command::Accuse(Box::new(Accusation { receipt, weights }))
 }
@@ -59,14 +59,19 @@ fn disputed(town: &mut Town) -> (LeaseId, DisputeId) {
     (lease, opened(town, receipt))
 }
 
-fn opened(town: &mut Town, receipt: Receipt) -> DisputeId {
+pub fn opened(town: &mut Town, receipt: Receipt) -> DisputeId {
     match town.run(BUYER, accuse(receipt)) {
         Ok(Acceptance::Accused { dispute, .. }) => dispute,
         other => panic!("not accused: {other:?}"),
     }
 }
 
-fn judge(town: &mut Town, dispute: DisputeId, juror: u8, found: Verdict) -> Result<(), Refusal> {
+pub fn judge(
+    town: &mut Town,
+    dispute: DisputeId,
+    juror: u8,
+    found: Verdict,
+) -> Result<(), Refusal> {
     let jury = JURY.map(account);
     let now = Millis(town.now);
     let exchange = &mut town.exchange;
@@ -80,7 +85,7 @@ fn state(town: &Town, dispute: DisputeId) -> DisputeState {
     town.exchange.dispute(dispute).unwrap().state
 }
 
-fn stake(town: &Town) -> Credits {
+pub fn stake(town: &Town) -> Credits {
     town.exchange.account(account(PROVIDER)).unwrap().stake
 }
 
@@ -88,7 +93,7 @@ fn purse(town: &Town, who: u8) -> u64 {
     town.exchange.account(account(who)).unwrap().available.0
 }
 
-fn roots_agree(town: &mut Town) {
+pub fn roots_agree(town: &mut Town) {
     let beside = Digest([4; 32]);
     let rebuilt = town.exchange.rebuilt_state_root(beside);
     assert_eq!(town.exchange.state_root(beside), rebuilt);

@@ -5,6 +5,7 @@
 mod bytes;
 mod crowd;
 mod disputes;
+mod forgetting;
 mod harm;
 mod hostile;
 mod naive;

@@ -1,0 +1,168 @@
+//! Forgets closed leases: the oldest first, but none for which a stake still answers.
+//!
+//! The rule `closed_leases_kept` says how many of the newest closed leases stay. An older one stays
+//! too while its buyer can accuse a provider with a stake, and until a dispute about it is over.
+//! Else a liar could trade with itself until the market has forgotten the lease in which it lied.
+//!
+//! So that memory stays bounded, each buyer has [`ANSWERING_LEASES_MAX`] such leases, and its own
+//! oldest goes first. The limit is the buyer's, not the provider's or the market's, because only
+//! the buyer's own purchases then push its lease out: neither the liar nor any number of other
+//! accounts can. The sum over all accounts is at most the limit times the rule `accounts_max`: a
+//! new account that takes a forgotten one's slot also takes over its leases.
+
+use std::collections::BTreeSet;
+
+use crate::ids::{LeaseId, Slot};
+use crate::lease::LeaseState;
+use crate::units::Millis;
+
+use super::Exchange;
+
+/// The most closed leases of one buyer that stay beyond the rule `closed_leases_kept`. One buyer
+/// can have four open disputes at a time, so it cannot dispute more of them before their time is
+/// over unless the validators judge fast. It is no rule of the genesis, because another rule would
+/// change the id of every market that exists.
+pub(super) const ANSWERING_LEASES_MAX: usize = 64;
+
+/// The most leases that the market forgets with one closing because their time is over: a command
+/// after a quiet hour must not pay for all of them. Each closing adds at most one.
+const FORGOTTEN_AT_ONCE: usize = 8;
+
+/// The closed leases that stay only because a stake answers for them. Snapshots do not hold them:
+/// they are the closed leases that are not among the newest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct AnsweringLeases {
+    /// When each closed, the oldest first.
+    by_time: BTreeSet<(Millis, LeaseId)>,
+    /// The same by the slot of the buyer.
+    by_buyer: BTreeSet<(Slot, Millis, LeaseId)>,
+}
+
+impl AnsweringLeases {
+    fn insert(&mut self, buyer: Slot, at: Millis, id: LeaseId) {
+        let fresh = self.by_time.insert((at, id));
+        assert!(fresh, "a lease leaves the newest once");
+        self.by_buyer.insert((buyer, at, id));
+    }
+
+    fn remove(&mut self, buyer: Slot, at: Millis, id: LeaseId) {
+        let known = self.by_time.remove(&(at, id)) && self.by_buyer.remove(&(buyer, at, id));
+        assert!(known, "a lease is forgotten once");
+    }
+
+    /// Iterates over the leases of one buyer, the oldest first.
+    fn of_buyer(&self, buyer: Slot) -> impl Iterator<Item = (Millis, LeaseId)> + '_ {
+        let (first, last) = (
+            (buyer, Millis(0), LeaseId(0)),
+            (buyer, Millis(u64::MAX), LeaseId(u64::MAX)),
+        );
+        let all = self.by_buyer.range(first..=last);
+        all.map(|(_, at, id)| (*at, *id))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_time.len()
+    }
+}
+
+impl Exchange {
+    /// Remembers a closed lease, and forgets older ones where there are too many.
+    pub(super) fn keep_closed(&mut self, id: LeaseId) {
+        let fresh = self.closed.insert((self.now, id));
+        assert!(fresh, "a lease is closed once");
+        assert!(
+            self.leases[&id].is_closed(),
+            "only closed leases are forgotten"
+        );
+        let kept = usize::try_from(self.rules.closed_leases_kept).unwrap_or(usize::MAX);
+        while self.closed.len() > kept {
+            if let Some((at, oldest)) = self.closed.pop_first() {
+                self.keep_answering(at, oldest);
+            }
+        }
+        assert!(self.closed.len() <= kept, "within the limit");
+        self.forget_answered();
+    }
+
+    /// Keeps a lease that is no longer among the newest if a stake answers for it, else forgets it.
+    fn keep_answering(&mut self, at: Millis, id: LeaseId) {
+        let lease = &self.leases[&id];
+        let buyer = lease.parties.buyer;
+        let provider = self.ledger.find_slot(lease.provider);
+        let is_staked = provider.is_some_and(|slot| self.ledger.get(slot).stake.0 > 0);
+        let is_answered_for = is_staked && self.can_be_accused(at);
+        if !is_answered_for && !self.is_in_dispute(id) {
+            self.forget_lease(id);
+            return;
+        }
+        self.answering.insert(buyer, at, id);
+        if self.answering.of_buyer(buyer).count() > ANSWERING_LEASES_MAX {
+            let oldest = self.oldest_undisputed(buyer);
+            let (at, oldest) = oldest.expect("a buyer has fewer open disputes than leases");
+            self.answering.remove(buyer, at, oldest);
+            self.forget_lease(oldest);
+        }
+    }
+
+    fn oldest_undisputed(&self, buyer: Slot) -> Option<(Millis, LeaseId)> {
+        let mut own = self.answering.of_buyer(buyer);
+        own.find(|(_, id)| !self.is_in_dispute(*id))
+    }
+
+    /// Forgets leases for which no stake answers any more.
+    fn forget_answered(&mut self) {
+        let by_time = self.answering.by_time.iter();
+        let over = by_time.take_while(|(at, _)| !self.can_be_accused(*at));
+        let over = over.filter(|(_, id)| !self.is_in_dispute(*id));
+        let over: Vec<(Millis, LeaseId)> = over.take(FORGOTTEN_AT_ONCE).copied().collect();
+        for (at, id) in over {
+            let buyer = self.leases[&id].parties.buyer;
+            self.answering.remove(buyer, at, id);
+            self.forget_lease(id);
+        }
+    }
+
+    fn forget_lease(&mut self, id: LeaseId) {
+        let forgotten = self.leases.remove(id);
+        debug_assert!(forgotten.is_some(), "it was remembered");
+    }
+
+    /// Returns whether the provider of a lease that closed at `closed` can still be accused.
+    pub(super) fn can_be_accused(&self, closed: Millis) -> bool {
+        self.now < closed.saturating_add(self.rules.stake_hold)
+    }
+
+    /// Returns whether a dispute about a lease is open.
+    fn is_in_dispute(&self, id: LeaseId) -> bool {
+        let dispute = self.leases[&id].disputed;
+        let dispute = dispute.and_then(|dispute| self.disputes.get(&dispute));
+        dispute.is_some_and(|dispute| dispute.is_open())
+    }
+
+    /// Finds the leases that stay only because a stake answers for them.
+    pub(super) fn find_answering(&self) -> AnsweringLeases {
+        let mut found = AnsweringLeases::default();
+        for lease in self.leases.values() {
+            if let LeaseState::Closed { at, .. } = lease.state
+                && !self.closed.contains(&(at, lease.id))
+            {
+                found.insert(lease.parties.buyer, at, lease.id);
+            }
+        }
+        found
+    }
+
+    pub(super) fn audit_answering(&self) {
+        assert_eq!(
+            self.answering,
+            self.find_answering(),
+            "the older closed leases"
+        );
+        let newest = self.closed.first();
+        let oldest = self.answering.by_time.last();
+        let (Some(newest), Some(oldest)) = (newest, oldest) else {
+            return;
+        };
+        assert!(oldest < newest, "the newest closed leases stay first");
+    }
+}
