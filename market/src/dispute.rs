@@ -39,8 +39,13 @@ pub const DISPUTES_OPEN_OF_ONE_MAX: u32 = 4;
 /// The most weights, apart from its graph, that an accusation can name.
 pub const ACCUSED_WEIGHTS_MAX: usize = 512;
 
-/// The closed disputes that the exchange remembers; it forgets the oldest first.
-pub const DISPUTES_CLOSED_MAX: usize = 64;
+/// The closed disputes that the exchange always remembers: those that closed last.
+pub const DISPUTES_CLOSED_KEPT: usize = 64;
+
+/// The most closed disputes that it remembers in all: it keeps more than
+/// [`DISPUTES_CLOSED_KEPT`] while their buyers could still accuse the same providers of the same
+/// outputs. Beyond, a dispute can no longer be read, but its lease still shows that it was judged.
+pub const DISPUTES_CLOSED_MAX: usize = 256;
 
 /// A buyer's accusation of its provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,6 +132,16 @@ impl Dispute {
     /// Returns whether the validators can still decide.
     pub fn is_open(&self) -> bool {
         matches!(self.state, DisputeState::Open { .. })
+    }
+
+    /// Returns the log time at which the dispute was closed; none if it is open.
+    pub fn closed_at(&self) -> Option<Millis> {
+        match self.state {
+            DisputeState::Open { .. } => None,
+            DisputeState::Guilty { at, .. }
+            | DisputeState::Innocent { at }
+            | DisputeState::Undecided { at } => Some(at),
+        }
     }
 
     /// Returns whether a validator has given its verdict.

@@ -6,12 +6,12 @@
 
 use crate::command::Acceptance;
 use crate::dispute::{
-    ACCUSED_WEIGHTS_MAX, Accusation, DISPUTE_BOND, DISPUTE_LIFE, DISPUTES_CLOSED_MAX,
-    DISPUTES_OPEN_MAX, DISPUTES_OPEN_OF_ONE_MAX, Dispute, DisputeId, DisputeState, Verdict,
-    verdicts_needed,
+    ACCUSED_WEIGHTS_MAX, Accusation, DISPUTE_BOND, DISPUTE_LIFE, DISPUTES_CLOSED_KEPT,
+    DISPUTES_CLOSED_MAX, DISPUTES_OPEN_MAX, DISPUTES_OPEN_OF_ONE_MAX, Dispute, DisputeId,
+    DisputeState, Verdict, verdicts_needed,
 };
 use crate::event::Event;
-use crate::ids::AccountKey;
+use crate::ids::{AccountKey, LeaseId};
 use crate::lease::{Lease, LeaseState};
 use crate::receipt::Receipt;
 use crate::refusal::Refusal;
@@ -313,13 +313,26 @@ impl Exchange {
         self.forget_old_disputes();
     }
 
+    /// Forgets closed disputes beyond those that closed last, in the order of their closing: by
+    /// their numbers, one that was open for long would go at once.
     fn forget_old_disputes(&mut self) {
-        let closed = self.disputes.values().filter(|it| !it.is_open());
-        let closed: Vec<DisputeId> = closed.map(|it| it.id).collect();
-        let excess = closed.len().saturating_sub(DISPUTES_CLOSED_MAX);
-        for id in &closed[..excess] {
-            self.disputes.remove(id);
+        let closed = self.disputes.values();
+        let closed = closed.filter_map(|it| Some((it.closed_at()?, it.id, it.lease)));
+        let mut closed: Vec<(Millis, DisputeId, LeaseId)> = closed.collect();
+        closed.sort_unstable();
+        let excess = closed.len().saturating_sub(DISPUTES_CLOSED_KEPT);
+        let surplus = closed.len().saturating_sub(DISPUTES_CLOSED_MAX);
+        for (place, (_, id, lease)) in closed[..excess].iter().enumerate() {
+            if place < surplus || !self.is_accusable(*lease) {
+                self.disputes.remove(id);
+            }
         }
+    }
+
+    /// Returns whether a lease is known and its time for accusations is not over.
+    fn is_accusable(&self, id: LeaseId) -> bool {
+        let lease = self.leases.get(id);
+        lease.is_some_and(|lease| self.check_accusation_time(lease).is_ok())
     }
 
     /// Iterates over the disputes that the exchange still knows, by id.

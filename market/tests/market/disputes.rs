@@ -441,3 +441,49 @@ fn honest_providers_lose_nothing_to_less_than_a_third_of_liars() {
         assert!(purse(&town, PROVIDER) >= FULL - STAKE.0, "seed {seed}");
     }
 }
+
+/// A dispute of an account about a new lease, which three validators find unfounded.
+fn unfounded(town: &mut Town, buyer: u8) -> DisputeId {
+    town.place_quietly(PROVIDER, sell(exact_ask()));
+    let lease = town.place_quietly(buyer, buy(exact_bid())).1[0].lease;
+    let body = body(&town.exchange, lease, 1_000_000);
+    let claim = receipt(body, PROVIDER, buyer);
+    let settle = Command::Settle(Box::new(claim.clone()));
+    town.run_quietly(buyer, settle);
+    let Acceptance::Accused { dispute, .. } = town.run_quietly(buyer, accuse(claim)) else {
+        panic!("not accused");
+    };
+    for juror in [30, 31, 32] {
+        judge(town, dispute, juror, Verdict::Innocent).unwrap();
+    }
+    dispute
+}
+
+#[test]
+fn disputes_are_forgotten_by_the_time_at_which_they_closed() {
+    let mut town = Town::new();
+    let (_, first) = disputed(&mut town);
+    let is_known = |town: &Town, dispute| town.exchange.dispute(dispute).is_some();
+    let others: Vec<DisputeId> = (0..70).map(|_| unfounded(&mut town, 13)).collect();
+    town.wait(1);
+    for juror in [30, 31, 32] {
+        judge(&mut town, first, juror, Verdict::Innocent).unwrap();
+    }
+    assert!(is_known(&town, first), "it closed last");
+    let could_be_repeated = |id: &DisputeId| is_known(&town, *id);
+    assert!(others.iter().all(could_be_repeated));
+    // Later the last ones are enough.
+    town.wait(3_600_000);
+    let last = unfounded(&mut town, 13);
+    let known: Vec<DisputeId> = town.exchange.disputes().map(|it| it.id).collect();
+    assert_eq!(known.len(), 64);
+    assert!(known.contains(&first) && known.contains(&last));
+    assert!(known.contains(&others[8]) && !known.contains(&others[7]));
+    roots_agree(&mut town);
+    // However many there are within the time, memory is bounded.
+    for _ in 0..260 {
+        unfounded(&mut town, 13);
+    }
+    assert_eq!(town.exchange.disputes().count(), 256);
+    roots_agree(&mut town);
+}
