@@ -178,6 +178,28 @@ impl Exchange {
         (counted, events)
     }
 
+    /// Decides the open disputes again after a change of the list of validators: the verdicts of
+    /// those who left no longer count, and fewer validators need fewer verdicts. `jury` are the
+    /// validators after the change. Returns the events, also those of time passing.
+    pub fn recount_verdicts(&mut self, now: Millis, jury: &[AccountKey]) -> Vec<Event> {
+        let mut events = Vec::new();
+        self.advance_time(now, &mut events);
+        let open = self.disputes.values().filter(|it| it.is_open());
+        let open: Vec<DisputeId> = open.map(|it| it.id).collect();
+        for id in open {
+            self.decide_dispute(id, jury, &mut events);
+        }
+        self.ledger.report_balances(&mut events);
+        self.ledger.assert_balanced();
+        self.chain.extend(&(self.now, jury, &events));
+        events
+    }
+
+    /// Returns whether a dispute is open.
+    pub fn has_open_disputes(&self) -> bool {
+        self.disputes.values().any(Dispute::is_open)
+    }
+
     /// Checks whether a validator's verdict about a dispute would count.
     ///
     /// # Errors

@@ -487,3 +487,94 @@ fn disputes_are_forgotten_by_the_time_at_which_they_closed() {
     assert_eq!(town.exchange.disputes().count(), 256);
     roots_agree(&mut town);
 }
+
+/// Tells a changed list of validators.
+fn recount(town: &mut Town, jury: &[AccountKey]) {
+    town.events = town.exchange.recount_verdicts(Millis(town.now), jury);
+    town.exchange.audit();
+}
+
+#[test]
+fn fewer_validators_need_fewer_verdicts_at_once() {
+    let mut town = Town::new();
+    let (_, dispute) = disputed(&mut town);
+    judge(&mut town, dispute, 30, Verdict::Guilty).unwrap();
+    judge(&mut town, dispute, 31, Verdict::Guilty).unwrap();
+    // Two of four are too few, and so is one of three.
+    recount(&mut town, &[31, 32, 33].map(account));
+    assert!(matches!(state(&town, dispute), DisputeState::Open { .. }));
+    assert_eq!(stake(&town), STAKE);
+    // Two of two are enough.
+    recount(&mut town, &[30, 31].map(account));
+    assert!(matches!(state(&town, dispute), DisputeState::Guilty { .. }));
+    assert_eq!(stake(&town), Credits(0));
+    let closed = |event: &Event| matches!(event, Event::DisputeClosed { .. });
+    assert_eq!(town.events.iter().filter(|it| closed(it)).count(), 1);
+    roots_agree(&mut town);
+    recount(&mut town, &[30].map(account));
+    assert!(town.events.is_empty(), "it is decided once");
+}
+
+/// However the list of validators changes, a dispute is open exactly as long as no verdict has
+/// enough of the present ones, whoever gave a verdict before it left.
+#[test]
+fn verdicts_are_counted_against_the_validators_of_now() {
+    for seed in 1..400_u64 {
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut draw = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        let mut town = Town::new();
+        let (_, dispute) = disputed(&mut town);
+        let mut jury: Vec<u8> = (30..30 + draw(12) as u8).collect();
+        let mut given: Vec<(u8, Verdict)> = Vec::new();
+        for _ in 0..60 {
+            let juror = 30 + draw(13) as u8;
+            if draw(2) == 0 {
+                match jury.contains(&juror) {
+                    true => jury.retain(|it| *it != juror),
+                    false => jury.push(juror),
+                }
+                let jury: Vec<AccountKey> = jury.iter().map(|it| account(*it)).collect();
+                recount(&mut town, &jury);
+            } else {
+                let found = match draw(2) {
+                    0 => Verdict::Guilty,
+                    _ => Verdict::Innocent,
+                };
+                let members: Vec<AccountKey> = jury.iter().map(|it| account(*it)).collect();
+                let now = Millis(town.now);
+                let exchange = &mut town.exchange;
+                let (counted, _) =
+                    exchange.count_verdict(now, dispute, account(juror), found, &members);
+                let is_new = !given.iter().any(|(known, _)| *known == juror);
+                assert_eq!(
+                    counted.is_ok(),
+                    is_new && jury.contains(&juror),
+                    "seed {seed}"
+                );
+                counted.map(|()| given.push((juror, found))).ok();
+                town.exchange.audit();
+            }
+            let agree = |verdict| {
+                let counts = |it: &&(u8, Verdict)| it.1 == verdict && jury.contains(&it.0);
+                given.iter().filter(counts).count() * 3 > jury.len() * 2
+            };
+            match state(&town, dispute) {
+                DisputeState::Open { .. } => {
+                    let is_decided = agree(Verdict::Guilty) || agree(Verdict::Innocent);
+                    assert!(!is_decided, "seed {seed}");
+                    continue;
+                }
+                DisputeState::Guilty { .. } => assert!(agree(Verdict::Guilty), "seed {seed}"),
+                DisputeState::Innocent { .. } => assert!(agree(Verdict::Innocent), "seed {seed}"),
+                DisputeState::Undecided { .. } => panic!("seed {seed}: no time has passed"),
+            }
+            break;
+        }
+        roots_agree(&mut town);
+    }
+}

@@ -186,6 +186,27 @@ impl<W: Watch> ExchangeMachine<W> {
             .map(|refusal| BatchResult::Judged(Err(refusal)))
     }
 
+    /// Applies an order about the validators. If it changes who judges, the open disputes are
+    /// decided again in the same command.
+    fn apply_order(
+        &mut self,
+        at: Position,
+        now: LogTime,
+        order: &SignedMembershipOrder,
+    ) -> BatchResult {
+        self.events.clear();
+        self.has_settled = false;
+        let before = self.roster.list_jury();
+        let ordered = self.roster.apply_order(Millis(now.0), order);
+        let jury = self.roster.list_jury();
+        if jury != before && self.exchange.has_open_disputes() {
+            let events = self.exchange.recount_verdicts(Millis(now.0), &jury);
+            self.watch.on_events(at, self.exchange.now(), &events);
+            encode_events(&events, &mut self.events);
+        }
+        BatchResult::Ordered(ordered)
+    }
+
     /// Counts a validator's verdict. Those who judge are the validators of the roster that have
     /// begun and are not leaving.
     fn apply_verdict(&mut self, at: Position, now: LogTime, signed: &SignedVerdict) -> BatchResult {
@@ -303,11 +324,7 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
 
     fn apply_command(&mut self, at: Position, now: LogTime, command: &LogCommand) -> Vec<u8> {
         let result = match command {
-            LogCommand::Order(order) => {
-                self.events.clear();
-                self.has_settled = false;
-                BatchResult::Ordered(self.roster.apply_order(Millis(now.0), order))
-            }
+            LogCommand::Order(order) => self.apply_order(at, now, order),
             LogCommand::Batch(batch) => self.apply_batch(at, now, batch),
             LogCommand::Verdict(verdict) => self.apply_verdict(at, now, verdict),
         };
@@ -419,125 +436,4 @@ fn encode_roster(roster: &Roster) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
-    use souk_market::{
-        AccountKey, Batch, Command, Credits, MarketId, Name, Nonce, SigningKey, Upgrade,
-    };
-
-    use super::*;
-    use crate::market::roster::{Body, MembershipOrder};
-
-    struct Nobody;
-
-    impl Watch for Nobody {
-        fn on_events(&mut self, _at: Position, _time: Millis, _events: &[Event]) {}
-    }
-
-    type Machine = ExchangeMachine<Nobody>;
-
-    fn batch(number: u64, signer: u8) -> Vec<u8> {
-        let amount = Credits(number);
-        let batch = Batch {
-            market: MarketId::default(),
-            account: AccountKey::from(&SigningKey::from_bytes(&[7; 32])),
-            nonce: Nonce(number),
-            expires: Millis(1),
-            commands: vec![Command::Stake { amount }],
-        };
-        batch.sign(&SigningKey::from_bytes(&[signer; 32])).encode()
-    }
-
-    #[test]
-    fn a_build_without_the_next_version_stops_before_it() {
-        let key = SigningKey::from_bytes(&[5; 32]);
-        let operator = AccountKey::from(&key);
-        let mut genesis = Genesis::new("m".try_into().unwrap(), operator);
-        genesis.accounts = vec![(operator, Name::default(), Credits(0))];
-        genesis.rules.rules_notice = Millis(1_000);
-        let mut old = Machine::new(&genesis, Nobody);
-        let mut new = Machine::new(&genesis, Nobody).with_rules_version_max(2);
-        let at = Millis(5_000);
-        let batch = Batch {
-            market: genesis.market_id(),
-            account: operator,
-            nonce: Nonce(1),
-            expires: Millis(60_000),
-            commands: vec![Command::Upgrade(Upgrade { to: 2, at })],
-        };
-        let batch = batch.sign(&key).verify().unwrap();
-        let due = Acceptance::UpgradeDue(Upgrade { to: 2, at });
-        let index = souk_consensus::LogIndex(7);
-        let position = Position { index, offset: 0 };
-        for machine in [&mut old, &mut new] {
-            let result = machine.apply_batch(position, LogTime(1_000), &batch);
-            assert_eq!(result, BatchResult::Applied(vec![Ok(due.clone())]));
-            assert!(machine.unsupported_reason(LogTime(4_999)).is_none());
-        }
-        let why = old.unsupported_reason(LogTime(5_000)).unwrap().to_string();
-        assert!(
-            why.ends_with("install a release of souk that supports version 2"),
-            "{why}"
-        );
-        assert!(new.unsupported_reason(LogTime(5_000)).is_none());
-        new.tick(position, LogTime(5_000));
-        assert_eq!(new.exchange().rules_version(), (2, None));
-        // A build does not restore a state whose rules it does not support.
-        assert!(old.restore(&new.snapshot()).is_err());
-        assert_eq!(old.exchange().rules_version().0, 1);
-    }
-
-    #[test]
-    fn the_events_digest_covers_the_last_command_or_tick_only() {
-        let key = SigningKey::from_bytes(&[5; 32]);
-        let operator = AccountKey::from(&key);
-        let mut genesis = Genesis::new("m".try_into().unwrap(), operator);
-        genesis.accounts = vec![(operator, Name::default(), Credits(0))];
-        let mut machine = Machine::new(&genesis, Nobody);
-        let index = souk_consensus::LogIndex(7);
-        let position = Position { index, offset: 0 };
-        let answer = machine.tick(position, LogTime(1_000));
-        assert!(answer.is_empty(), "a tick answers nothing");
-        let without = machine.events_digest();
-        let event = Event::Registered { account: operator };
-        encode_events(&[event], &mut machine.events);
-        assert_ne!(machine.events_digest(), without);
-        // The next tick clears them.
-        machine.tick(position, LogTime(1_001));
-        assert_eq!(machine.events_digest(), without);
-    }
-
-    fn order() -> Vec<u8> {
-        let key = SigningKey::from_bytes(&[9; 32]);
-        let body = Body {
-            market: MarketId::default(),
-            signer: AccountKey::from(&key),
-            number: 1,
-            expires: Millis(1),
-            order: MembershipOrder::Remove { raft_id: 1 },
-        };
-        SignedMembershipOrder::sign(body, &key).encode()
-    }
-
-    #[test]
-    fn commands_verified_together_get_the_same_verdicts_as_each_alone() {
-        let cut_short = order()[..20].to_vec();
-        let commands = [
-            order(),
-            batch(1, 7),
-            b"neither".to_vec(),
-            batch(2, 8),
-            cut_short,
-            batch(3, 7),
-            order(),
-        ];
-        let commands: Vec<&[u8]> = commands.iter().map(|bytes| &**bytes).collect();
-        let alone: Vec<_> = commands
-            .iter()
-            .map(|bytes| Machine::verify_command(bytes))
-            .collect();
-        let are_valid: Vec<bool> = alone.iter().map(Result::is_ok).collect();
-        assert_eq!(are_valid, [true, true, false, false, false, true, true]);
-        let together = Machine::verify_each(&commands);
-        assert_eq!(format!("{together:?}"), format!("{alone:?}"));
-    }
-}
+mod tests;
