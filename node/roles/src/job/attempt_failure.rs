@@ -57,27 +57,30 @@ impl JobCore {
         }
     }
 
-    /// Returns the reason for a failure of a provider that read from these makers. A reader cannot
-    /// show that an input did not arrive, nor can its maker show that it served it: the core takes
-    /// the first reader to be at fault, and the maker once a second one fails.
-    pub(super) fn find_fault(&mut self, reason: Reason, makers: Vec<AccountKey>) -> Reason {
+    /// Returns the reason for a failure of a provider that read these values of others. A reader
+    /// cannot show that an input did not arrive, nor can its maker show that it served it: the core
+    /// takes the first reader to be at fault, and the maker once a second one fails. A failure
+    /// counts only against the maker of the value that it names: a reader can have several makers.
+    pub(super) fn find_fault(&mut self, reason: Reason, values: &[ValueRead]) -> Reason {
         let Reason::Failed {
             provider: reader,
-            failure: Failure::Input(_),
-        } = reason
+            failure: Failure::Input(text),
+        } = &reason
         else {
             return reason;
         };
-        for maker in makers {
-            let readers = self.starved.entry(maker).or_default();
-            readers.insert(reader);
-            let other = readers.iter().find(|other| **other != reader);
-            if let Some(other) = other {
-                let (provider, loss) = (maker, Loss::Starving(*other, reader));
-                return Reason::Lost { provider, loss };
-            }
+        let Some(maker) = find_maker(text, values) else {
+            return reason;
+        };
+        let readers = self.starved.entry(maker).or_default();
+        readers.insert(*reader);
+        match readers.iter().find(|other| *other != reader) {
+            Some(other) => Reason::Lost {
+                provider: maker,
+                loss: Loss::Starving(*other, *reader),
+            },
+            None => reason,
         }
-        reason
     }
 
     /// Returns why the job cannot be done, if the last provider that tried says that its inputs are
@@ -100,18 +103,74 @@ impl JobCore {
 }
 
 impl Attempt {
-    /// Returns the other providers that make what a provider reads.
-    pub(super) fn makers_for(&self, reader: AccountKey) -> Vec<AccountKey> {
+    /// Returns the values that a provider reads and other providers make.
+    pub(super) fn values_read_by(&self, reader: AccountKey) -> Vec<ValueRead> {
         let legs = self.legs.iter().filter(|leg| leg.terms.provider == reader);
         let starts = legs.filter_map(|leg| leg.start.as_ref());
         let inputs = starts
             .flat_map(|start| &start.parts)
             .flat_map(|part| &part.inputs);
-        let makers = inputs.filter_map(|input| match (input.source, &input.fed) {
-            (Source::Lease { provider, .. }, _) => Some(provider),
-            (_, Some(fed)) => fed.maker.map(|(_, provider)| provider),
-            _ => None,
+        let values = inputs.filter_map(|input| {
+            let maker = match (input.source, &input.fed) {
+                (Source::Lease { provider, .. }, _) => provider,
+                (_, Some(fed)) => fed.maker?.1,
+                _ => return None,
+            };
+            let name = input.name.clone();
+            (maker != reader).then_some(ValueRead { name, maker })
         });
-        makers.filter(|maker| *maker != reader).collect()
+        values.collect()
+    }
+}
+
+/// A value that a provider reads and another one makes.
+pub(super) struct ValueRead {
+    /// The value's name in the reader's graph.
+    name: String,
+    /// The provider that makes it.
+    maker: AccountKey,
+}
+
+/// Returns the maker of the value that a failure for want of an input names, as providers do: its
+/// text is `NAME: why`. A graph or an input of the buyer can be missing too, which is no maker's
+/// fault.
+fn find_maker(text: &str, values: &[ValueRead]) -> Option<AccountKey> {
+    let is_named = |value: &&ValueRead| {
+        let rest = text.strip_prefix(value.name.as_str());
+        rest.is_some_and(|rest| rest.starts_with(": "))
+    };
+    let named = values.iter().filter(is_named);
+    // A name can be the beginning of another one.
+    let longest = named.max_by_key(|value| value.name.len());
+    longest.map(|value| value.maker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: AccountKey = AccountKey([1; 32]);
+    const TWO: AccountKey = AccountKey([2; 32]);
+
+    fn values(of: &[(&str, AccountKey)]) -> Vec<ValueRead> {
+        let value = |(name, maker): &(&str, AccountKey)| ValueRead {
+            name: (*name).to_owned(),
+            maker: *maker,
+        };
+        of.iter().map(value).collect()
+    }
+
+    #[test]
+    fn of_several_makers_the_one_of_the_named_value_is_meant() {
+        let both = values(&[("v1", ONE), ("v12", TWO)]);
+        assert_eq!(find_maker("v1: it is missing", &both), Some(ONE));
+        assert_eq!(find_maker("v12: it is missing", &both), Some(TWO));
+        let nested = values(&[("v1", ONE), ("v1: a", TWO)]);
+        assert_eq!(find_maker("v1: a: it is missing", &nested), Some(TWO));
+        let one = values(&[("v1", ONE)]);
+        for unclear in ["graph: it is missing", "v1", "v: v1: x", "v2: x", ""] {
+            assert_eq!(find_maker(unclear, &both), None, "{unclear}");
+            assert_eq!(find_maker(unclear, &one), None, "{unclear}");
+        }
     }
 }

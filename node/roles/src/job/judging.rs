@@ -521,7 +521,7 @@ impl JobCore {
         let kept = u32::try_from(attempt.right.len()).unwrap_or(u32::MAX);
         let reason = attempt.failed.take().or(attempt.stalled.take());
         let read_from = reason.as_ref().and_then(Reason::culprit);
-        let read_from = read_from.map(|reader| attempt.makers_for(reader));
+        let read_from = read_from.map(|reader| attempt.values_read_by(reader));
         let terms = attempt.legs.iter().map(|leg| &leg.terms);
         let asks = terms.map(|terms| (terms.provider, terms.ask)).collect();
         if attempt.legs.iter().any(|leg| leg.stage == Stage::Doubted) {
@@ -533,7 +533,7 @@ impl JobCore {
             self.past = None;
         }
         if let Some(reason) = reason.filter(|_| !is_resumed) {
-            let reason = self.find_fault(reason, read_from.unwrap_or_default());
+            let reason = self.find_fault(reason, &read_from.unwrap_or_default());
             self.on_failure(purpose, reason, asks, kept);
         }
         if purpose == AttemptPurpose::Check

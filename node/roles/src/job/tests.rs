@@ -475,6 +475,31 @@ fn who_serves_the_buyer_and_starves_its_readers_is_left_once_two_of_them_failed(
     assert_eq!(before[1].culprit(), Some(liar(0)));
 }
 
+/// Readers read from several makers: only the one that starves them is left for that.
+#[test]
+fn who_serves_its_readers_is_not_left_for_another_maker_of_their_inputs() {
+    let mut left = 0;
+    for (place, legs) in (0..6).flat_map(|place| (2..=6).map(move |legs| (place, legs))) {
+        let mut styles = vec![Style::Honest; 9];
+        styles[place] = Style::Starves;
+        let mut world = world(&styles, 6);
+        (world.parts, world.legs) = (7, legs);
+        world.run();
+        let before = &world.outcome.as_ref().unwrap().before;
+        let lost = before.iter().filter(|it| it.code() == "output_lost");
+        for reason in lost {
+            left += 1;
+            let culprit = reason.culprit();
+            assert_eq!(
+                culprit,
+                Some(liar(place as u8)),
+                "{place} {legs}: {before:?}"
+            );
+        }
+    }
+    assert!(left > 5, "{left}");
+}
+
 #[test]
 fn who_stands_still_is_left_within_ten_seconds_however_long_its_part_may_take() {
     for messages in 1..5 {

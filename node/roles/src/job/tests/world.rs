@@ -1330,8 +1330,8 @@ impl World {
             return false;
         }
         let style = self.styles[work.provider];
-        if self.is_starved(work) {
-            let failure = Failure::Input("it is missing".to_owned());
+        if let Some(name) = self.starved_input(work) {
+            let failure = Failure::Input(format!("{name}: it is missing"));
             let work = self.works.get_mut(&lease).unwrap();
             work.said.push_back(ProviderMessage::Failed(failure));
             work.has_gone = false;
@@ -1399,15 +1399,19 @@ impl World {
         }
     }
 
-    /// Whether a provider was offered what its maker does not serve.
-    fn is_starved(&self, work: &Session) -> bool {
-        let inputs = work.start.parts.iter().flat_map(|part| &part.inputs);
-        let makers = inputs.filter_map(|input| match input.source {
-            Source::Lease { lease, .. } => self.works.get(&lease),
-            _ => None,
+    /// What a provider was offered and its maker does not serve.
+    fn starved_input(&self, work: &Session) -> Option<String> {
+        let mut inputs = work.start.parts.iter().flat_map(|part| &part.inputs);
+        let starving = inputs.find(|input| {
+            let Source::Lease { lease, .. } = input.source else {
+                return false;
+            };
+            let maker = self.works.get(&lease);
+            maker.is_some_and(|maker| {
+                self.styles[maker.provider] == Style::Starves && !maker.offered.is_empty()
+            })
         });
-        let mut starving = makers.filter(|maker| self.styles[maker.provider] == Style::Starves);
-        starving.any(|maker| !maker.offered.is_empty())
+        starving.map(|input| input.name.clone())
     }
 
     fn inputs(&self, work: &Session, request: &Request, part: usize) -> Option<Vec<ContentId>> {

@@ -157,10 +157,10 @@ impl World {
         let readers = readers.expect("it is learned before anything comes for it");
         let scope = readers.scope;
         let mut arrivals = Vec::new();
-        for Content { id, kind, .. } in wanted {
+        for Content { id, what, kind } in wanted {
             let here = self.jobs.contents.can_use(account, scope.buyer, *id);
             if !here && !self.is_held((scope, account), *id, holders) {
-                return Answer::NotArrived(Failure::Input(format!("nobody gives {id}")));
+                return Answer::NotArrived(Failure::Input(format!("{what}: nobody gives it")));
             }
             let contents = &mut self.jobs.contents;
             contents.store_content(account, *id);
