@@ -244,23 +244,62 @@ async fn fetch_evidence(
     Ok(())
 }
 
-/// Returns whether the work gives the outputs that the provider signed: an output that it does not
-/// give convicts, and only the same outputs clear. A receipt with some of them is that of a liar
-/// who computed one request for all, or of an honest provider that was cut short.
+/// Computes the work of a dispute, and compares what it gives with what the provider signed.
 async fn compare_outputs(store: &Arc<Store>, dispute: &Dispute) -> Result<Verdict, EvidenceFault> {
     let list = |ids: &[souk_market::ContentId]| ids.iter().map(to_content_id).collect();
     let (weights, inputs): (Vec<_>, Vec<_>) = (list(&dispute.weights), list(&dispute.inputs));
     let program: PathBuf = std::env::current_exe()?;
     let graph = to_content_id(&dispute.graph);
     let made = compute_outputs(program, store, (graph, &weights), &inputs).await?;
-    let signed: BTreeSet<ContentId> = dispute.outputs.iter().map(to_content_id).collect();
-    match (signed.is_subset(&made), signed.len() == made.len()) {
-        (false, _) => Ok(Verdict::Guilty),
-        (true, true) => Ok(Verdict::Innocent),
-        (true, false) => Err(EvidenceFault::Partial),
+    let signed = dispute.outputs.iter().map(to_content_id).collect();
+    judge_outputs(&signed, &made).ok_or(EvidenceFault::Partial)
+}
+
+/// Returns whether the work gives the outputs that the provider signed: an output that it does not
+/// give convicts, and only the same outputs clear. Some of the right outputs are no verdict: a liar
+/// who computed one request for all signs them, and so does an honest provider that was cut short.
+fn judge_outputs(signed: &BTreeSet<ContentId>, made: &BTreeSet<ContentId>) -> Option<Verdict> {
+    match (signed.is_subset(made), signed.len() == made.len()) {
+        (false, _) => Some(Verdict::Guilty),
+        (true, true) => Some(Verdict::Innocent),
+        (true, false) => None,
     }
 }
 
 fn to_content_id(id: &souk_market::ContentId) -> ContentId {
     ContentId::from_bytes(id.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(bytes: &[u8]) -> BTreeSet<ContentId> {
+        let id = |byte: &u8| ContentId::for_content(&[*byte]);
+        bytes.iter().map(id).collect()
+    }
+
+    fn verdict(signed: &[u8], made: &[u8]) -> Option<Verdict> {
+        judge_outputs(&ids(signed), &ids(made))
+    }
+
+    #[test]
+    fn some_of_the_right_outputs_are_no_verdict() {
+        let made = [1, 2, 3];
+        for signed in [&[1][..], &[3], &[1, 3], &[2, 3], &[]] {
+            assert_eq!(verdict(signed, &made), None, "{signed:?}");
+        }
+    }
+
+    #[test]
+    fn the_same_outputs_clear_and_a_strange_one_convicts() {
+        assert_eq!(verdict(&[2, 1], &[1, 2]), Some(Verdict::Innocent));
+        for signed in [&[9][..], &[1, 9], &[1, 2, 9], &[8, 9]] {
+            assert_eq!(
+                verdict(signed, &[1, 2]),
+                Some(Verdict::Guilty),
+                "{signed:?}"
+            );
+        }
+    }
 }

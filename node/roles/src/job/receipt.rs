@@ -211,10 +211,13 @@ fn to_content_id(id: &souk_market::ContentId) -> ContentId {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{Class, Credits, Dtype, LeaseId, Millis, Name, Price};
+    use souk_market::{
+        BuyerFilter, Class, Credits, DeviceId, Dtype, LeaseId, Millis, Name, OrderId, Permille,
+        Price, Resources, SigningKey, Units,
+    };
 
     use super::*;
-    use crate::lease::{Output, Part, Request};
+    use crate::lease::{Input, Output, Part, Request, Source};
 
     /// Two parts of 2 and of 4 ms, of 8 and of 8 million operations.
     fn start(flops: u64) -> Start {
@@ -264,7 +267,7 @@ mod tests {
             usage: DeviceMicros(usage),
             metered: None,
             idle: DeviceMicros(0),
-            idle_part: souk_market::Permille(100),
+            idle_part: Permille(100),
             price: Price(1),
             amount: Credits(1),
             bytes_in: 0,
@@ -380,5 +383,104 @@ mod tests {
         assert_eq!(check(with_input, &[], &[1]), Err(Objection::Input(id)));
         // Time that made nothing is billed by no hash of nothing.
         assert!(named(&[]).outputs.is_empty());
+    }
+
+    /// An ask at the price of [`body`], which promises these features.
+    fn listing(provider: AccountKey, features: Features) -> Listing {
+        let resources = Resources {
+            model: Name::try_from("device").unwrap(),
+            features,
+            ..Resources::default()
+        };
+        Listing {
+            order: OrderId(1),
+            provider,
+            name: Name::default(),
+            reputation: Permille(500),
+            stake: Credits(0),
+            device: DeviceId(1),
+            class: Class::default(),
+            resources,
+            price: Price(1),
+            quantity: Units(1),
+            duration_min: Millis(1),
+            duration_max: Millis(10_000),
+            notice: Millis(0),
+            spot: Vec::new(),
+            idle: Permille(100),
+            accepts: BuyerFilter::default(),
+            resale: None,
+        }
+    }
+
+    /// Checks a receipt of one part, which reads `x`, made `outputs` and promised `features`. The
+    /// receipt names `inputs`.
+    fn check_inputs(
+        features: Features,
+        inputs: &[ContentId],
+        outputs: &[ContentId],
+    ) -> Result<(), Objection> {
+        let key = SigningKey::from_bytes(&[5; 32]);
+        let provider = AccountKey::from(&key);
+        let mut start = start(0);
+        start.parts.truncate(1);
+        start.parts[0].inputs = vec![Input {
+            name: "x".to_owned(),
+            source: Source::Buyer,
+            fed: None,
+        }];
+        let list = |ids: &[ContentId]| {
+            let id = |id: &ContentId| souk_market::ContentId(*id.as_bytes());
+            ids.iter().map(id).collect::<Vec<_>>()
+        };
+        let body = ReceiptBody {
+            provider,
+            graph: list(&[start.graph_of(1)])[0],
+            inputs: list(inputs),
+            outputs: list(outputs),
+            emulated: false,
+            ..body(0, USAGE_MIN.0, 1, 0)
+        };
+        let terms = Terms {
+            lease: body.lease,
+            provider,
+            ask: OrderId(1),
+            price: body.price,
+            quantity: Units(1),
+            tokens: None,
+            escrow: Credits(1_000),
+            start: Millis(0),
+            deadline: Millis(10_000),
+        };
+        let purchase = Purchase {
+            market: body.market,
+            buyer: body.buyer,
+            job: body.job,
+            terms: &terms,
+            listing: &listing(provider, features),
+            ends: terms.deadline,
+            payable: Micros::from_seconds(10),
+            holdable: Micros::from_seconds(10),
+            failed_run: Micros(0),
+            start: &start,
+            parts: 1,
+            known_inputs: [ContentId::for_content(b"x")].into(),
+            unreported_inputs: 0,
+            reported_outputs: outputs.iter().copied().collect(),
+            served: BTreeSet::new(),
+        };
+        purchase.check_receipt(&Receipt::new(body).sign_as_provider(&key))
+    }
+
+    /// Nobody can dispute an output of a receipt without inputs.
+    #[test]
+    fn who_promised_exact_results_names_the_inputs_of_what_it_made() {
+        let (x, y) = (ContentId::for_content(b"x"), ContentId::for_content(b"y"));
+        let exact = Features::EXACT_1;
+        assert_eq!(check_inputs(exact, &[x], &[y]), Ok(()));
+        assert_eq!(check_inputs(exact, &[], &[y]), Err(Objection::NoInput));
+        // It made nothing, or promised nothing.
+        assert_eq!(check_inputs(exact, &[], &[]), Ok(()));
+        assert_eq!(check_inputs(Features(0), &[], &[y]), Ok(()));
     }
 }
