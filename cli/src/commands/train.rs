@@ -27,15 +27,15 @@ use souk_node::scheduler::gradient::sgd::Sgd;
 use souk_node::scheduler::gradient::{Optimizer, Recipe};
 use tokio::sync::Notify;
 
-use super::submit::{from_quote, to_micro_credits};
+use super::submit::to_micro_credits;
 use crate::args::{
     DecayName, OptimizerName, Output, Train, TrainArgs, TrainCommand, TrainLeaseArgs,
 };
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::join_as_buyer;
 use crate::{show, stop, suggested_command};
-use failures::{from_end, from_run, from_run_journal};
-use plan::{TrainingPlan, describe_training};
+use failures::{from_end, from_no_quote, from_run, from_run_journal};
+use plan::{TrainingPlan, describe_audits, describe_training};
 use progress::Progress;
 use report::{TrainingReport, WrittenModel};
 use subject::Subject;
@@ -81,11 +81,12 @@ async fn begin_run(folder: &Path, output: Output, args: &TrainArgs) -> Outcome {
         audit_share: args.audit_share(),
         cancel: Arc::default(),
     };
-    let quote = training_run.quote().await.map_err(from_quote)?;
+    let quoted = training_run.quote().await.map_err(from_no_quote)?;
     let plan = TrainingPlan {
         subject: &subject,
         training: &training,
-        quote: &quote,
+        quote: &quoted.lease,
+        kept_back: quoted.kept_back,
         limits: &limits,
         keep_steps: args.keep_steps(),
         audit_share: args.audit_share(),
@@ -153,6 +154,7 @@ impl PreparedRun<'_> {
     ) -> Result<WrittenModel, Failure> {
         let (args, training, subject) = (self.args, &self.training, &self.subject);
         let run = journal.folder().to_owned();
+        let is_new = journal.past().is_none();
         let buyer = join_as_buyer(folder).await?;
         let cancel = Arc::<Notify>::default();
         let training_run = TrainingRun {
@@ -168,9 +170,12 @@ impl PreparedRun<'_> {
             tokio::spawn(stop_on_request(cancel, args.until_stdin_closes));
         }
         if output == Output::Text {
-            describe_training(subject, training)
-                .iter()
-                .for_each(|line| show::print_notice(line));
+            let kept_back = is_new.then(|| training_run.kept_back_at_first());
+            let of_audits = describe_audits(training, args.audit_share(), kept_back);
+            let lines = describe_training(subject, training).into_iter();
+            lines
+                .chain(of_audits)
+                .for_each(|line| show::print_notice(&line));
         }
         let mut progress = Progress::new(output, training, self.limits.budget);
         let observe = |event: TrainingEvent<'_>| progress.show_event(event);
@@ -191,9 +196,12 @@ impl PreparedRun<'_> {
         })?;
         let done = result.losses.len() as u64;
         let note = written.describe_partial(done);
-        match from_end(result.end, done, training.settings.steps, note) {
+        let steps = training.settings.steps;
+        let to_resume = is_lasting.then_some(resume.as_str());
+        match from_end(result.end, (done, steps), note, to_resume) {
             Some(mut failure) => {
-                let is_open = !matches!(failure.kind, Kind::Job) && done > 0;
+                let is_named = failure.hint.contains(&resume);
+                let is_open = !matches!(failure.kind, Kind::Job) && done > 0 && !is_named;
                 if is_open && is_lasting {
                     failure.notes.push(format!("to go on: {resume}"));
                 }

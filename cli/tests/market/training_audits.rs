@@ -80,6 +80,8 @@ fn workers_that_skip_steps_or_lie_are_found_and_audits_change_no_bit() {
     assert_eq!(done["audits"]["convicted"], json!([]));
     let plan = train(&market, &audited, &["--audit", "25%", "--plan"]).done();
     assert_eq!(plan["audited_steps"], 2);
+    // Two opinions on two steps, and eight steps.
+    assert_eq!(plan["audits_kept_back_micro"], 16_666_667);
     for wrong in ["0", "101", "0.01%", "half"] {
         assert_eq!(train(&market, &audited, &["--audit", wrong]).code, 2);
     }

@@ -29,11 +29,13 @@ pub enum TrainingStanding {
     Stopped,
     /// A step made an infinite number or a NaN.
     NotFinite,
-    /// No lease could be bought.
+    /// No provider offered a lease.
     NoDevice,
+    /// The budget does not pay the next lease.
+    NoMoney,
     /// Several leases in a row brought no parameters.
     DevicesLost,
-    /// Two providers made different parameters in the same steps, and no third one was on offer.
+    /// Two providers made different parameters in the same steps, and no third one could be asked.
     Disputed,
     /// Its journal could not be written.
     DiskFailed,
@@ -95,6 +97,7 @@ impl From<RunState> for TrainingStanding {
             RunState::Stopped => Self::Stopped,
             RunState::NotFinite => Self::NotFinite,
             RunState::NoDevice => Self::NoDevice,
+            RunState::NoMoney => Self::NoMoney,
             RunState::DevicesLost => Self::DevicesLost,
             RunState::Disputed => Self::Disputed,
             RunState::DiskFailed => Self::DiskFailed,

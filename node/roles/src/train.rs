@@ -37,7 +37,7 @@ use crate::clock::Micros;
 pub use action::{Action, LeaseWish, RunRequest, Step};
 pub use audits::AuditVerdict;
 pub use evaluating::EvaluationSpec;
-pub use event::{Event, LeaseEnd, LeaseEndReason, StepAnswer};
+pub use event::{Event, LeaseEnd, LeaseEndReason, Shortage, StepAnswer};
 pub use facts::{
     Anchor, AuditFindings, AuditSpec, Blame, Checkpoint, End, Fact, FactError, LossBits, Past,
     Payer, Segment, SegmentClaim, States, next_link, states_root,
@@ -223,7 +223,7 @@ impl TrainCore {
                     self.record_fact(Fact::Leasing { job, provider });
                 }
             }
-            Event::NotQuoted => self.on_not_quoted(),
+            Event::NotQuoted { short_of } => self.on_not_quoted(short_of),
             Event::Recorded => self.on_recorded(),
             Event::NotRecorded => self.on_not_recorded(),
             Event::Stop => self.on_stop(),
@@ -352,7 +352,7 @@ impl TrainCore {
         }
     }
 
-    fn on_not_quoted(&mut self) {
+    fn on_not_quoted(&mut self, short_of: Shortage) {
         if !matches!(self.phase, Phase::Quoting) {
             return;
         }
@@ -361,8 +361,13 @@ impl TrainCore {
             return self.go_on();
         }
         if let Some(segment) = self.past.due_audits.first().cloned() {
-            self.give_up_audit(&segment);
-            return self.go_on_settled();
+            return match short_of {
+                Shortage::Money => self.end_run(self.unpaid_audit_end(&segment)),
+                Shortage::Offers => {
+                    self.give_up_audit(&segment);
+                    self.go_on_settled();
+                }
+            };
         }
         let end = match self.doubt {
             // Nobody else can be asked.
@@ -374,7 +379,10 @@ impl TrainCore {
                 step: position,
                 loss,
             },
-            _ => End::NoLease,
+            _ => match short_of {
+                Shortage::Money => End::NoMoney,
+                Shortage::Offers => End::NoLease,
+            },
         };
         self.end_run(end);
     }
@@ -391,7 +399,8 @@ impl TrainCore {
     fn go_on(&mut self) {
         if let Some(segment) = self.past.due_audits.first().filter(|_| self.is_disputed) {
             let step = segment.from.position;
-            return self.end_run(End::Disputed { step });
+            let short_of = Shortage::Offers;
+            return self.end_run(End::Disputed { step, short_of });
         }
         if self.has_all() {
             return self.end_run(End::Done);
@@ -404,7 +413,7 @@ impl TrainCore {
     /// Ends the run. One that has done all its steps is done, though its last evaluation failed.
     fn end_run(&mut self, end: End) {
         let end = match end {
-            End::NoLease | End::Lost | End::Stopped
+            End::NoLease | End::NoMoney | End::Lost | End::Stopped
                 if self.past.is_done() && self.past.due_audits.is_empty() =>
             {
                 End::Done
@@ -445,6 +454,10 @@ impl TrainCore {
         let from = self.past.kept.clone();
         let (steps, evaluations) = self.lease_extent(from.position);
         let position = from.position;
+        let left = self.budget_left();
+        let kept_back = left.map_or(Credits::ZERO, |left| {
+            self.audit_reserve(left, steps, evaluations)
+        });
         LeaseWish {
             first: match self.is_due(position) {
                 true => RunRequest::Evaluation { position },
@@ -454,7 +467,8 @@ impl TrainCore {
             steps,
             evaluations,
             request_time: self.request_time,
-            budget: self.budget_left(),
+            budget: left.map(|left| Credits(left.0 - kept_back.0)),
+            kept_back,
             excluded: self.excluded_providers(),
             claims: Vec::new(),
         }

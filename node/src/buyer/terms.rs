@@ -18,7 +18,7 @@ const COMFORT: Duration = Duration::from_secs(2);
 
 /// The smallest margin and allowance that a small budget permits: twice what a small job takes from
 /// the trade to the receipt on an idle machine.
-const TIME_MARGIN_MIN: f64 = 1.5;
+pub(super) const TIME_MARGIN_MIN: f64 = 1.5;
 const ALLOWANCE_MIN: Duration = Duration::from_millis(100);
 
 /// How long a request of a session waits at each provider beyond its plan, on a busy machine.

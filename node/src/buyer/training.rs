@@ -20,6 +20,7 @@ mod run_list;
 mod run_shell;
 mod run_start;
 mod sent;
+mod short_money;
 mod worker_run;
 mod workers;
 
@@ -35,9 +36,10 @@ pub use held_out::{HeldOut, HeldOutData};
 pub use journal::{RunJournal, RunJournalError};
 pub use learning_rate::{LearningRate, RateDecay};
 pub use outer::{OUTER_LEARNING_RATE, OUTER_MOMENTUM};
-pub use run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
+pub use run::{RunQuote, TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
 pub use run_error::TrainingRunError;
 pub use run_list::{ListedRun, RunState, list_run, read_runs, read_runs_named, run_folder};
+pub use short_money::ShortMoney;
 pub use souk_roles::train::{AuditVerdict, LossBits, Past as RunPast};
 pub use workers::{WORKERS_MAX, Workers};
 

@@ -3,11 +3,15 @@
 
 use std::path::Path;
 
-use souk_node::buyer::training::{RunJournalError, TrainingEnd, TrainingError, TrainingRunError};
+use souk_node::buyer::training::{
+    RunJournalError, ShortMoney, TrainingEnd, TrainingError, TrainingRunError,
+};
 use souk_node::scheduler::gradient::GradientError;
 
 use crate::commands::submit::{from_ended, from_import, from_quote};
 use crate::failure::{Failure, Kind};
+use crate::show::format_credits;
+use crate::suggested_command::command_with;
 
 /// Converts the reason why a run cannot begin.
 pub fn from_training(error: TrainingError) -> Failure {
@@ -106,9 +110,23 @@ pub fn from_run(error: TrainingRunError, out: &Path) -> Failure {
     }
 }
 
+/// Converts the reason why the first lease of a run got no quote.
+pub fn from_no_quote(end: TrainingEnd) -> Failure {
+    match end {
+        TrainingEnd::NoLease(error) => from_quote(*error),
+        TrainingEnd::NoMoney(short) => from_shortage(&short, None),
+        end => Failure::new(Kind::Unexpected, format!("{end:?}"), ""),
+    }
+}
+
 /// Converts the end of a run into a failure, unless all steps are done. The note says where the
-/// result of the steps so far is.
-pub fn from_end(end: TrainingEnd, done: u64, steps: u64, note: Option<String>) -> Option<Failure> {
+/// result of the steps so far is; the command resumes the run, if it can be resumed.
+pub fn from_end(
+    end: TrainingEnd,
+    (done, steps): (u64, u64),
+    note: Option<String>,
+    resume: Option<&str>,
+) -> Option<Failure> {
     let mut failure = match end {
         TrainingEnd::Done => return None,
         TrainingEnd::Stopped => {
@@ -130,18 +148,40 @@ pub fn from_end(end: TrainingEnd, done: u64, steps: u64, note: Option<String>) -
             }
             failure
         }
+        TrainingEnd::NoMoney(short) => {
+            let mut failure = from_shortage(&short, resume);
+            if done > 0 {
+                failure.cause = format!("after {done} of {steps} steps: {}", failure.cause);
+            }
+            failure
+        }
         TrainingEnd::Lost(Some(unfinished)) => from_ended(&unfinished, None),
         TrainingEnd::Lost(None) => {
             let cause = "several leases in a row brought no parameters";
             Failure::new(Kind::Job, cause, "give a smaller --keep, or other devices")
         }
-        TrainingEnd::Disputed { step } => {
-            let cause = format!(
-                "two providers made different parameters from step {} on, and no third one is on \
-                 offer",
+        TrainingEnd::Disputed { step, short } => {
+            let differ = format!(
+                "two providers made different parameters from step {} on",
                 step + 1
             );
-            let hint = "resume the run when another provider offers a device; do not use the model";
+            let (cause, hint) = match short {
+                Some(short) => (
+                    format!(
+                        "{differ}, and a third one cannot be paid: {}",
+                        describe_shortage(&short)
+                    ),
+                    format!(
+                        "do not use the model; {}",
+                        with_larger_budget(&short, resume)
+                    ),
+                ),
+                None => (
+                    format!("{differ}, and no third one is on offer"),
+                    "resume the run when another provider offers a device; do not use the model"
+                        .to_owned(),
+                ),
+            };
             Failure::new(Kind::Verification, cause, hint)
         }
         TrainingEnd::Journal(why) => {
@@ -155,4 +195,48 @@ pub fn from_end(end: TrainingEnd, done: u64, steps: u64, note: Option<String>) -
     };
     failure.notes.extend(note);
     Some(failure.with([("steps_done", done.into()), ("steps", steps.into())]))
+}
+
+/// Converts a budget that does not pay the next lease.
+fn from_shortage(short: &ShortMoney, resume: Option<&str>) -> Failure {
+    let hint = with_larger_budget(short, resume);
+    Failure::new(Kind::Budget, describe_shortage(short), hint)
+}
+
+/// Describes where the budget of a run goes, and what it does not pay.
+fn describe_shortage(short: &ShortMoney) -> String {
+    let mut uses = Vec::new();
+    if short.spent.0 > 0 {
+        uses.push(format!("{} are spent", format_credits(short.spent.0)));
+    }
+    if short.kept_back.0 > 0 {
+        uses.push(format!(
+            "{} are kept back for audits",
+            format_credits(short.kept_back.0)
+        ));
+    }
+    let lease = match short.audit {
+        Some(step) => format!("the audit of the steps from {} on", step + 1),
+        None => "the next lease".to_owned(),
+    };
+    uses.push(format!("{lease} needs {}", format_credits(short.needed.0)));
+    let uses = match uses.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, before)) => format!("{}, and {last}", before.join(", ")),
+        None => String::new(),
+    };
+    format!(
+        "the budget of {} credits is too small: {uses}",
+        format_credits(short.budget.0)
+    )
+}
+
+/// Returns the command that gives the run a budget which suffices.
+fn with_larger_budget(short: &ShortMoney, resume: Option<&str>) -> String {
+    let enough = format_credits(short.sufficient_budget().0);
+    match (short.spent.0, resume) {
+        (0, _) => format!("give more: {}", command_with(&[("--budget", &enough)])),
+        (_, Some(resume)) => format!("go on with more: {resume} --budget {enough}"),
+        (_, None) => format!("begin anew with a --budget above {enough}"),
+    }
 }

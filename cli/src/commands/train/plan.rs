@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use souk_node::buyer::job::Limits;
 use souk_node::buyer::training::Training;
 use souk_node::buyer::{Quote, plan_json};
-use souk_node::market::Permille;
+use souk_node::market::{Credits, Permille};
 
 use super::subject::Subject;
 use crate::args::Output;
@@ -51,12 +51,37 @@ pub fn describe_training(subject: &Subject, training: &Training) -> Vec<String> 
     lines
 }
 
+/// Describes the audits of a run, and what of its budget is kept back for them; none if there are
+/// none.
+pub fn describe_audits(
+    training: &Training,
+    share: Permille,
+    kept_back: Option<Credits>,
+) -> Option<String> {
+    let steps = audited_steps(training, share);
+    let kept_back = kept_back.filter(|it| it.0 > 0);
+    let kept_back = kept_back.map_or_else(String::new, |it| {
+        let credits = format_credits(it.0);
+        format!("; of the budget, {credits} credits are kept back for that")
+    });
+    let steps = (steps > 0).then(|| format_count(steps, "step"));
+    steps.map(|steps| format!("  about {steps} run again by other providers{kept_back}"))
+}
+
+/// Returns how many steps are run again, as far as nobody lies.
+fn audited_steps(training: &Training, share: Permille) -> u64 {
+    let steps = training.settings.steps;
+    steps.saturating_mul(u64::from(share.0)).div_ceil(1_000)
+}
+
 /// The plan of a run.
 pub struct TrainingPlan<'a> {
     pub subject: &'a Subject,
     pub training: &'a Training,
     /// The quote of the first lease.
     pub quote: &'a Quote,
+    /// What of the budget is kept back for the audits of that lease.
+    pub kept_back: Credits,
     pub limits: &'a Limits,
     /// The steps from one kept state to the next.
     pub keep_steps: u64,
@@ -89,6 +114,7 @@ impl TrainingPlan<'_> {
                 "steps": settings.steps,
                 "workers": self.describe_workers(),
                 "audited_steps": self.audited_steps(),
+                "audits_kept_back_micro": self.kept_back.0,
                 "evaluations": training.held_out.as_ref().map(|_| training.evaluation_count()),
                 "tokens": tokens.map(|tokens| tokens.round() as u64),
                 "price_micro_per_million_tokens": per_million,
@@ -102,14 +128,22 @@ impl TrainingPlan<'_> {
             })),
             Output::Text => {
                 let mut text = describe_training(subject, training);
+                let with_audits = match self.audited_steps() {
+                    0 => "",
+                    _ => " with audits",
+                };
                 text.push(format!(
-                    "  about {:.3} s and {} credits in all; {} of memory at the provider",
+                    "  about {:.3} s and {} credits in all{with_audits}; {} of memory at the provider",
                     seconds,
                     format_credits(price),
                     format_bytes(memory),
                 ));
                 text.extend(self.round_line());
-                text.extend(self.audit_line());
+                text.extend(describe_audits(
+                    training,
+                    self.audit_share,
+                    Some(self.kept_back),
+                ));
                 if let (Some(tokens), Some(per_million)) = (tokens, per_million) {
                     text.push(format!(
                         "  {tokens:.0} tokens in all, {} credits for a million",
@@ -152,25 +186,8 @@ impl TrainingPlan<'_> {
         })
     }
 
-    /// Returns how many steps are run again, as far as nobody lies.
     fn audited_steps(&self) -> u64 {
-        let share = u64::from(self.audit_share.0);
-        self.training
-            .settings
-            .steps
-            .saturating_mul(share)
-            .div_ceil(1_000)
-    }
-
-    /// Returns a line on the audits.
-    fn audit_line(&self) -> Option<String> {
-        let steps = self.audited_steps();
-        (steps > 0).then(|| {
-            format!(
-                "  about {} of them run again by other providers, which the price includes",
-                format_count(steps, "step")
-            )
-        })
+        audited_steps(self.training, self.audit_share)
     }
 
     /// Returns a line on the rounds of several workers.

@@ -200,6 +200,7 @@ impl TrainingReport<'_> {
                 "share": self.args.audit_share().0,
                 "confirmed_steps": audits.confirmed_steps,
                 "unaudited_steps": audits.unaudited_steps,
+                "due_steps": self.result.due_steps,
                 "convicted": audits.convicted,
             })
         })

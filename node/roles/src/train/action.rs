@@ -76,6 +76,8 @@ pub struct LeaseWish {
     pub request_time: Option<Micros>,
     /// The most that it may cost; none for no limit.
     pub budget: Option<Credits>,
+    /// What is left of the run's budget besides: it is kept back for the audits of the lease.
+    pub kept_back: Credits,
     /// The providers from which not to buy.
     pub excluded: Vec<AccountKey>,
     /// If the lease is an audit, what others say that its steps make: first the provider that made

@@ -10,7 +10,7 @@
 //! back to the states before the first step that it made (its *anchor*), and nothing that it made
 //! is in the result.
 
-use souk_market::AccountKey;
+use souk_market::{AccountKey, Credits, Permille};
 
 use super::running::LeaseRun;
 use super::*;
@@ -18,6 +18,10 @@ use super::*;
 /// How many audits can wait for the end of a lease. With so many, the lease ends: until they are
 /// done, their states are on the buyer's disk, and a liar goes on.
 const DUE_AUDITS_MAX: usize = 4;
+
+/// How many opinions on an audited step the money is kept back for: a second one, and a third one
+/// or a second provider that asks up to twice the price.
+const OPINIONS_KEPT_BACK: u64 = 2;
 
 /// What an audit led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +53,38 @@ impl TrainCore {
         self.past.due_audits.len() >= DUE_AUDITS_MAX
     }
 
+    /// Returns how much of what is left of the budget a lease of so many steps and evaluations must
+    /// leave for its audits. If the lease costs all that it may, the rest pays two opinions, at the
+    /// price of its steps, on the share of them that is run again, and on one segment at least. The
+    /// audits follow the lease, so what they do not need is there for the next one.
+    pub(super) fn audit_reserve(&self, left: Credits, steps: u64, evaluations: u64) -> Credits {
+        let share = self.past.audits.map_or(Permille::default(), |it| it.share);
+        if share.0 == 0 {
+            return Credits::ZERO;
+        }
+        let drawn = steps.saturating_mul(u64::from(share.0)).div_ceil(1_000);
+        let audited = drawn.max(self.spec.keep_steps.min(steps));
+        let batches = self.spec.evaluation.map_or(0, |it| it.requests);
+        let requests = steps.saturating_add(evaluations.saturating_mul(batches));
+        let opinions = u128::from(audited) * u128::from(OPINIONS_KEPT_BACK);
+        let all = (u128::from(requests) + opinions).max(1);
+        let reserve = (u128::from(left.0) * opinions).div_ceil(all);
+        Credits(u64::try_from(reserve).unwrap_or(u64::MAX))
+    }
+
+    /// Returns how a run ends whose budget does not pay its next audit. The audit stays due, so a
+    /// later life with more money makes it.
+    pub(super) fn unpaid_audit_end(&self, segment: &Segment) -> End {
+        let step = segment.from.position;
+        match self.claims.is_empty() {
+            true => End::AuditUnpaid { step },
+            false => End::Disputed {
+                step,
+                short_of: Shortage::Money,
+            },
+        }
+    }
+
     /// Returns the lease that runs the steps of the next audit again.
     pub(super) fn audit_wish(&self) -> Option<LeaseWish> {
         let segment = self.past.due_audits.first()?;
@@ -67,6 +103,7 @@ impl TrainCore {
             evaluations: 0,
             request_time: self.request_time,
             budget: self.budget_left(),
+            kept_back: Credits::ZERO,
             excluded,
             claims: [segment.claim.clone()].into_iter().chain(claims).collect(),
         })

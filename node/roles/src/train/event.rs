@@ -1,5 +1,6 @@
 //! What happens to a run.
 
+use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Credits, JobId, Receipt};
 
 use super::facts::{LossBits, States};
@@ -16,7 +17,10 @@ pub enum Event {
         provider: AccountKey,
     },
     /// No lease can be bought.
-    NotQuoted,
+    NotQuoted {
+        /// What there is too little of.
+        short_of: Shortage,
+    },
     /// The market sold the present lease.
     Leased {
         /// Its provider, which need not be the one that the plan names.
@@ -41,6 +45,17 @@ pub enum Event {
     NotRecorded,
     /// The caller stops the run: the first time after the steps under way, then at once.
     Stop,
+}
+
+/// What there is too little of to buy a lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shortage {
+    /// No other provider offers a device that suits.
+    #[default]
+    Offers,
+    /// A device is on offer, and the budget of the lease does not pay it.
+    Money,
 }
 
 /// The answer to a step or an evaluation.

@@ -12,6 +12,7 @@ use souk_market::{AccountKey, Credits, JobId, MarketId, Millis, Receipt};
 use souk_memory::ContentId;
 
 use super::LOST_LEASES_MAX;
+use super::event::Shortage;
 pub use segments::{Anchor, AuditFindings, AuditSpec, Segment, SegmentClaim};
 
 /// The values that a step leaves to the next one: the names of inputs, and contents.
@@ -70,14 +71,24 @@ pub enum End {
         /// The loss of its batch, which can be finite if a state is not.
         loss: LossBits,
     },
-    /// No lease could be bought.
+    /// No provider offers a lease.
     NoLease,
+    /// The budget does not pay the next lease.
+    NoMoney,
+    /// The budget does not pay the next audit, which stays due.
+    AuditUnpaid {
+        /// The position of the first of its steps.
+        step: u64,
+    },
     /// Several leases in a row brought no states.
     Lost,
-    /// Two providers made different states in the same steps, and no third one is on offer.
+    /// Two providers made different states in the same steps, and no third one can be asked.
     Disputed {
         /// The position of the first of these steps.
         step: u64,
+        /// What there is too little of to ask a third one.
+        #[serde(default)]
+        short_of: Shortage,
     },
     /// The journal could not be written.
     Journal,

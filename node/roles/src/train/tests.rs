@@ -20,6 +20,11 @@ fn play(mut world: World) -> World {
     world
 }
 
+/// Returns the event that no lease can be bought for want of this.
+fn not_quoted(short_of: Shortage) -> Event {
+    Event::NotQuoted { short_of }
+}
+
 #[test]
 fn whoever_dies_each_batch_counts_once_and_the_end_is_that_of_the_undisturbed_run() {
     let (mut kills, mut lives, mut abandoned) = (0, 0, 0);
@@ -203,7 +208,7 @@ fn a_run_whose_last_evaluation_fails_is_done() {
         lost,
         Event::Recorded,
     ];
-    let not_quoted = [Event::NotQuoted, Event::Recorded];
+    let not_quoted = [not_quoted(Shortage::Offers), Event::Recorded];
     let stopped = [Event::Stop, Event::Recorded];
     assert_eq!(end_without_last_evaluation(&not_quoted), [End::Done]);
     assert_eq!(end_without_last_evaluation(&stopped), [End::Done]);
@@ -523,13 +528,17 @@ fn providers_that_were_avoided_get_one_more_chance_if_no_other_is_left() {
     };
     assert_eq!(fail(&mut core, 1), [provider]);
     assert_eq!(
-        excluded(core.apply(Event::NotQuoted)),
+        excluded(core.apply(not_quoted(Shortage::Offers))),
         [],
         "one more chance"
     );
     assert_eq!(fail(&mut core, 2), [provider]);
     let over = Action::Record(Fact::Over { how: End::NoLease });
-    assert_eq!(core.apply(Event::NotQuoted), [over], "and no third one");
+    assert_eq!(
+        core.apply(not_quoted(Shortage::Offers)),
+        [over],
+        "and no third one"
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use souk_market::Credits;
-use souk_roles::train::LeaseEndReason;
+use souk_roles::train::{LeaseEndReason, Shortage};
 use tokio::time::Instant;
 
 use crate::buyer::job::Job;
@@ -36,6 +36,14 @@ pub(super) async fn quote_lease(
 /// Returns whether the budget is too small for a lease.
 pub(super) fn is_money(error: &QuoteError) -> bool {
     matches!(error, QuoteError::Budget { .. } | QuoteError::Escrow { .. })
+}
+
+/// Returns what there was too little of to get a quote.
+pub(super) fn shortage_of(error: &QuoteError) -> Shortage {
+    match is_money(error) {
+        true => Shortage::Money,
+        false => Shortage::Offers,
+    }
 }
 
 /// Returns what a lease cost or can still cost. A lease without a receipt costs what its provider

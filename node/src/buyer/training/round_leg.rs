@@ -43,6 +43,7 @@ impl RoundLeg {
             }
             TrainingEnd::Done => LegEnd::Done,
             TrainingEnd::NoLease(_)
+            | TrainingEnd::NoMoney(_)
             | TrainingEnd::Lost(_)
             | TrainingEnd::NotFinite { .. }
             | TrainingEnd::Disputed { .. } => LegEnd::Waits,

@@ -9,6 +9,7 @@ use souk_roles::train::{AuditFindings, AuditVerdict};
 use tokio::sync::Notify;
 
 use super::Training;
+use super::short_money::ShortMoney;
 use crate::buyer::job::Limits;
 use crate::buyer::{Buyer, JobEvent, Quote, QuoteError, UnfinishedJob};
 
@@ -29,6 +30,14 @@ pub struct TrainingRun<'a> {
     /// Stops the run when you notify it: it sends one more step, takes those under way, and pays
     /// for them. A second time ends the lease at once.
     pub cancel: Arc<Notify>,
+}
+
+/// What a run costs at its beginning.
+pub struct RunQuote {
+    /// The quote of the first lease.
+    pub lease: Quote,
+    /// What of the budget is kept back for the audits of that lease.
+    pub kept_back: Credits,
 }
 
 /// What happens during a run.
@@ -106,15 +115,19 @@ pub enum TrainingEnd {
         /// The loss of its batch.
         loss: f32,
     },
-    /// No lease could be bought.
+    /// No provider offers a lease.
     NoLease(Box<QuoteError>),
+    /// The budget does not pay the next lease. If that is an audit, it stays due.
+    NoMoney(ShortMoney),
     /// Leases ended without states.
     Lost(Option<Box<UnfinishedJob>>),
-    /// Two providers made different states in the same steps, and no third one was on offer. The
+    /// Two providers made different states in the same steps, and no third one could be asked. The
     /// states of the result may be wrong.
     Disputed {
         /// The position of the first of these steps, from 0.
         step: u64,
+        /// Why the budget does not pay a third one; none if no third one was on offer.
+        short: Option<ShortMoney>,
     },
     /// The journal could not be written, for this reason.
     Journal(String),
@@ -143,4 +156,6 @@ pub struct TrainingResult {
     pub banned: BTreeSet<AccountKey>,
     /// What audits found; none if no step was to be run again.
     pub audits: Option<AuditFindings>,
+    /// The steps that wait for an audit, which a later life makes.
+    pub due_steps: u64,
 }

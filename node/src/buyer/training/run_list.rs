@@ -48,11 +48,13 @@ pub enum RunState {
     Stopped,
     /// A step made an infinite number or no number.
     NotFinite,
-    /// No lease could be bought.
+    /// No provider offered a lease.
     NoDevice,
+    /// The budget does not pay the next lease.
+    NoMoney,
     /// Several leases in a row brought no states.
     DevicesLost,
-    /// Two providers made different states in the same steps, and no third one was on offer.
+    /// Two providers made different states in the same steps, and no third one could be asked.
     Disputed,
     /// Its journal could not be written.
     DiskFailed,
@@ -70,6 +72,7 @@ impl RunState {
             RunState::Stopped => "stopped",
             RunState::NotFinite => "not finite",
             RunState::NoDevice => "no device",
+            RunState::NoMoney => "no money",
             RunState::DevicesLost => "devices lost",
             RunState::Disputed => "disputed",
             RunState::DiskFailed => "disk failed",
@@ -89,6 +92,7 @@ impl ListedRun {
             Some(End::Stopped) => RunState::Stopped,
             Some(End::NotFinite { .. }) => RunState::NotFinite,
             Some(End::NoLease) => RunState::NoDevice,
+            Some(End::NoMoney | End::AuditUnpaid { .. }) => RunState::NoMoney,
             Some(End::Lost) => RunState::DevicesLost,
             Some(End::Disputed { .. }) => RunState::Disputed,
             Some(End::Journal) => RunState::DiskFailed,

@@ -11,7 +11,8 @@ use souk_market::JobId;
 use souk_memory::Tensor;
 use souk_roles::clock::Micros;
 use souk_roles::train::{
-    Action, End, Event, LeaseEnd, LeaseEndReason, LeaseWish, RunRequest, StepAnswer, TrainCore,
+    Action, End, Event, LeaseEnd, LeaseEndReason, LeaseWish, RunRequest, Segment, Shortage,
+    StepAnswer, TrainCore,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -19,9 +20,10 @@ use tokio::time::Instant;
 use super::answer_times::AnswerTimes;
 use super::audited_segment::AuditedSegment;
 use super::journal::{RunJournalError, RunWrite, RunWriter, RunWritten, read_states};
-use super::lease_outcome::{end_reason, is_money, quote_lease, sum_spending};
+use super::lease_outcome::{end_reason, is_money, quote_lease, shortage_of, sum_spending};
 use super::run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
 use super::sent::{SentRequests, state_ids, to_requests};
+use super::short_money::ShortMoney;
 use super::training_job;
 use crate::buyer::job::{Job, RequestInputs};
 use crate::buyer::{
@@ -57,6 +59,8 @@ pub(super) struct RunShell<'a, O> {
     rerun: Vec<BTreeMap<String, Tensor>>,
     /// The folder of the run.
     folder: PathBuf,
+    /// The last lease that the run looked for.
+    wish: Option<LeaseWish>,
     quoting: Option<Quoting>,
     quoted: Option<(JobId, Box<Job>, Quote)>,
     first: Option<RunRequest>,
@@ -129,6 +133,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             rerun: Vec::new(),
             folder,
             kept,
+            wish: None,
             quoting: None,
             quoted: None,
             first: None,
@@ -278,8 +283,9 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 Event::Quoted { job: id, provider }
             }
             Err(error) => {
+                let short_of = shortage_of(&error);
                 self.quote_error = Some(Box::new(error));
-                Event::NotQuoted
+                Event::NotQuoted { short_of }
             }
         }
     }
@@ -455,6 +461,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         let waits = position > 0 || self.leases > 0 || training.leg.is_some();
         self.leases += 1;
         self.first = Some(wish.first);
+        self.wish = Some(wish);
         let buyer = self.run.buyer.clone();
         self.quoting = Some(Box::pin(async move {
             let mut quoted = quote_lease(&buyer, &job, waits).await;
@@ -557,12 +564,23 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 step,
                 loss: f32::from_bits(loss.0),
             },
-            End::NoLease => match self.quote_error {
-                Some(error) => TrainingEnd::NoLease(error),
-                None => unreachable!("the core heard that no lease is quoted"),
-            },
+            End::NoLease | End::NoMoney | End::AuditUnpaid { .. } => {
+                match (self.quote_error, &self.wish) {
+                    (Some(error), Some(wish)) => {
+                        self.run.end_without_lease(error, wish, past.spent)
+                    }
+                    _ => unreachable!("the core heard that no lease is quoted"),
+                }
+            }
             End::Lost => TrainingEnd::Lost(self.unfinished),
-            End::Disputed { step } => TrainingEnd::Disputed { step },
+            End::Disputed { step, short_of } => {
+                let wanted = self.quote_error.as_ref().zip(self.wish.as_ref());
+                let wanted = wanted.filter(|_| short_of == Shortage::Money);
+                let short = wanted.and_then(|(error, wish)| {
+                    ShortMoney::explain(error, wish, self.run.limits.budget, past.spent)
+                });
+                TrainingEnd::Disputed { step, short }
+            }
             End::Journal => TrainingEnd::Journal(self.write_error),
         };
         let losses = past.losses.iter().map(|loss| f32::from_bits(loss.0));
@@ -579,6 +597,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             lost: past.lost.clone(),
             banned: past.banned.clone(),
             audits: past.audits.map(|_| past.audit_findings.clone()),
+            due_steps: past.due_audits.iter().map(Segment::step_count).sum(),
         };
         (self.writer, result)
     }

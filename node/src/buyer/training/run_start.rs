@@ -10,19 +10,21 @@ use souk_market::{Credits, JobId, Millis};
 use souk_memory::Tensor;
 use souk_roles::job::attempt_id;
 use souk_roles::train::{
-    Action, AuditSpec, Blame, EvaluationSpec, Fact, Past, Payer, RunSpec, TrainCore,
+    Action, AuditSpec, Blame, EvaluationSpec, Fact, LeaseWish, Past, Payer, RunSpec, TrainCore,
 };
 
 use super::journal::RunJournal;
-use super::run::{TrainingEvent, TrainingResult, TrainingRun};
+use super::run::{RunQuote, TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
 use super::run_error::TrainingRunError;
 use super::run_shell::RunShell;
 use super::sent::state_ids;
+use super::short_money::ShortMoney;
 use super::training_job;
 use super::worker_run::WorkerRun;
 use super::workers::Leg;
+use crate::buyer::job::Limits;
 use crate::buyer::lease_cancellation::end_leases;
-use crate::buyer::{ATTEMPTS_SEEN, Quote, QuoteError};
+use crate::buyer::{ATTEMPTS_SEEN, QuoteError};
 
 /// The most steps of one lease. Its receipt names what they made, and a lease of a longer time
 /// holds more credits.
@@ -35,8 +37,8 @@ impl TrainingRun<'_> {
     /// Quotes the first lease. No money moves.
     ///
     /// # Errors
-    /// [`QuoteError`]: no plan fits.
-    pub async fn quote(&self) -> Result<Quote, QuoteError> {
+    /// [`TrainingEnd`]: no plan fits, or the budget does not pay it.
+    pub async fn quote(&self) -> Result<RunQuote, TrainingEnd> {
         if let (Some(workers), None) = (self.training.settings.workers, &self.training.leg) {
             let first = self.training.for_leg(
                 Leg {
@@ -54,18 +56,59 @@ impl TrainingRun<'_> {
             };
             return Box::pin(run.quote()).await;
         }
-        let began = self.begin_fact(String::new(), &self.training.step.states);
-        let (_, actions) = TrainCore::begin(self.spec(), began);
-        let first = actions.iter().find_map(|action| match action {
-            Action::Quote(wish) => Some((wish.steps, wish.evaluations)),
-            _ => None,
-        });
-        let (steps, evaluations) = first.expect("a run has at least one step");
+        let wish = self.first_wish();
+        let (steps, evaluations) = (wish.steps, wish.evaluations);
         let requests = self.training.count_requests(steps, evaluations);
         let mut inputs = self.training.step_inputs(0);
         inputs.extend(self.training.step.states.clone());
-        let job = training_job(self.training, self.limits.clone(), requests, inputs);
-        self.buyer.quote_job(&job).await
+        let limits = Limits {
+            budget: wish.budget,
+            ..self.limits.clone()
+        };
+        let job = training_job(self.training, limits, requests, inputs);
+        match self.buyer.quote_job(&job).await {
+            Ok(lease) => Ok(RunQuote {
+                lease,
+                kept_back: wish.kept_back,
+            }),
+            Err(error) => Err(self.end_without_lease(Box::new(error), &wish, Credits::ZERO)),
+        }
+    }
+
+    /// Returns what of the budget is kept back for the audits of the first lease.
+    #[must_use]
+    pub fn kept_back_at_first(&self) -> Credits {
+        match self.audit_share.0 {
+            0 => Credits::ZERO,
+            _ => self.first_wish().kept_back,
+        }
+    }
+
+    /// Returns the first lease of a run that begins now.
+    fn first_wish(&self) -> LeaseWish {
+        let began = self.begin_fact(String::new(), &self.training.step.states);
+        let (_, actions) = TrainCore::begin(self.spec(), began);
+        let first = actions.into_iter().find_map(|action| match action {
+            Action::Quote(wish) => Some(wish),
+            _ => None,
+        });
+        first.expect("a run has at least one step")
+    }
+
+    /// Returns how a run ends for which this lease got no quote. A worker of several has a share of
+    /// the run's budget, so the run explains.
+    pub(super) fn end_without_lease(
+        &self,
+        error: Box<QuoteError>,
+        wish: &LeaseWish,
+        spent: Credits,
+    ) -> TrainingEnd {
+        let is_whole = self.training.leg.is_none();
+        let short = ShortMoney::explain(&error, wish, self.limits.budget, spent);
+        match short.filter(|_| is_whole) {
+            Some(short) => TrainingEnd::NoMoney(short),
+            None => TrainingEnd::NoLease(error),
+        }
     }
 
     /// Trains to the end of the run, or to what stops it. An open journal goes on with its run; a

@@ -19,11 +19,12 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use souk_market::{AccountKey, Credits};
 use souk_memory::Tensor;
-use souk_roles::train::{End, Fact, LOST_LEASES_MAX, LossBits, Past, next_link};
+use souk_roles::train::{End, Fact, LOST_LEASES_MAX, LossBits, Past, Shortage, next_link};
 use souk_scheduler::gradient::StepGraph;
 
 use super::Training;
 use super::journal::RunJournal;
+use super::lease_outcome::is_money;
 use super::outer::OuterState;
 use super::round_leg::{LegEnd, RoundLeg, mean_losses, total_cost};
 use super::run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
@@ -88,10 +89,10 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
     /// Runs to the end.
     pub(super) async fn run(mut self) -> Result<TrainingResult, TrainingRunError> {
         if self.is_new
-            && let Err(error) = self.run.quote().await
+            && let Err(end) = self.run.quote().await
         {
             // No leg needs to wait for a device that nobody has.
-            return self.end_run(TrainingEnd::NoLease(Box::new(error)), &[]);
+            return self.end_run(end, &[]);
         }
         loop {
             let mut legs = self.plan_round();
@@ -447,9 +448,13 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
                 step: *step,
                 loss: LossBits(loss.to_bits()),
             },
-            TrainingEnd::NoLease(_) => End::NoLease,
+            TrainingEnd::NoLease(error) if !is_money(error) => End::NoLease,
+            TrainingEnd::NoLease(_) | TrainingEnd::NoMoney(_) => End::NoMoney,
             TrainingEnd::Lost(_) => End::Lost,
-            TrainingEnd::Disputed { step } => End::Disputed { step: *step },
+            TrainingEnd::Disputed { step, .. } => End::Disputed {
+                step: *step,
+                short_of: Shortage::default(),
+            },
             TrainingEnd::Journal(_) => End::Journal,
         };
         self.journal.append_fact(Fact::Over { how })?;
@@ -473,6 +478,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
             lost,
             banned,
             audits: None,
+            due_steps: 0,
         })
     }
 }

@@ -12,7 +12,7 @@ use souk_memory::ContentId;
 use souk_roles::clock::Micros;
 use souk_roles::train::{
     Action, AuditSpec, Event, Fact, LeaseEnd, LeaseEndReason, LeaseWish, LossBits, Payer,
-    RunRequest, RunSpec, States, Step, StepAnswer, TrainCore,
+    RunRequest, RunSpec, Shortage, States, Step, StepAnswer, TrainCore,
 };
 
 use super::position::PRICE;
@@ -180,7 +180,9 @@ impl TrainingWorld {
         let job = JobId(*ContentId::for_content(&self.leases.to_le_bytes()).as_bytes());
         match provider.map(account) {
             Some(provider) => self.send_event(Event::Quoted { job, provider }),
-            None => self.send_event(Event::NotQuoted),
+            None => self.send_event(Event::NotQuoted {
+                short_of: Shortage::Offers,
+            }),
         }
     }
     /// Buys the quoted lease, and runs it to its end.

@@ -112,6 +112,148 @@ fn two_that_contradict_each_other_end_the_run_and_neither_is_blamed() {
     }
 }
 
+/// Plays a calm run of honest providers with this budget, in which a share is run again.
+fn play_frugal(seed: u64, share: Permille, budget: u64) -> World {
+    let mut world = World::with_audits(seed, vec![Style::Honest; 3], Some(share));
+    world.is_calm = true;
+    world.set_budget(Credits(budget));
+    world.live();
+    world.assert_well();
+    world
+}
+
+#[test]
+fn a_budget_that_ends_leaves_no_step_unaudited() {
+    let (mut done, mut broke) = (0, 0);
+    for seed in 0..SEEDS {
+        let world = play_frugal(seed, ALL, seed % 400);
+        let past = world.core.past();
+        assert_eq!(past.audit_findings.unaudited_steps, 0, "seed {seed}");
+        assert_eq!(past.due_audits, [], "seed {seed}: the money is kept back");
+        match world.ends.last().expect("it ended") {
+            End::Done => done += 1,
+            End::NoMoney => broke += 1,
+            end => panic!("seed {seed}: {end:?}"),
+        }
+    }
+    assert!(
+        done > 50 && broke > 50,
+        "{done} done, {broke} without money"
+    );
+}
+
+#[test]
+fn money_that_is_kept_back_and_not_needed_pays_for_steps() {
+    for seed in 0..SEEDS {
+        let world = World::with_audits(seed, vec![Style::Honest; 3], Some(ALL));
+        let batches = world.spec.evaluation.map_or(0, |it| it.requests);
+        let evaluated = world.evaluation_points().count() as u64 * batches;
+        // Each step and its audit, and a third opinion on the steps of the last lease.
+        let price = 2 * (3 * world.steps + evaluated);
+        let world = play_frugal(seed, ALL, price);
+        assert!(world.is_done(), "seed {seed}: {:?}", world.ends);
+    }
+}
+
+#[test]
+fn an_audit_without_money_stays_due_and_a_larger_budget_pays_for_it() {
+    let mut core = TrainCore::resume(spec_with(Credits(100)), due_audit()).0;
+    let how = End::AuditUnpaid { step: 0 };
+    let actions = core.apply(not_quoted(Shortage::Money));
+    assert_eq!(actions, [Action::Record(Fact::Over { how })]);
+    let past = core.past().clone();
+    assert_eq!((past.due_audits.len(), past.how.is_some()), (1, true));
+    assert_eq!(past.audit_findings.unaudited_steps, 0);
+    let (mut core, actions) = TrainCore::resume(spec_with(Credits(200)), past);
+    let [Action::Quote(wish)] = &actions[..] else {
+        panic!("it looks for the audit: {actions:?}");
+    };
+    assert_eq!((wish.claims.len(), wish.budget), (1, Some(Credits(200))));
+    let actions = core.apply(not_quoted(Shortage::Offers));
+    let unaudited = Action::Record(Fact::Unaudited { from: 0 });
+    assert_eq!(actions[0], unaudited, "no other provider is another cause");
+}
+
+#[test]
+fn a_dispute_says_whether_it_lacks_money_or_a_third_provider() {
+    for short_of in [Shortage::Money, Shortage::Offers] {
+        let mut core = TrainCore::resume(spec_with(Credits(100)), due_audit()).0;
+        answer_audit(&mut core, AccountKey([7; 32]), 9);
+        let actions = core.apply(not_quoted(short_of));
+        let how = End::Disputed { step: 0, short_of };
+        assert_eq!(actions, [Action::Record(Fact::Over { how })]);
+    }
+}
+
+#[test]
+fn a_lease_of_steps_keeps_back_two_opinions_on_the_share_that_is_run_again() {
+    let kept_back = |steps: u64, keep_steps: u64, share: u16| {
+        let audits = begin_audited().audits.map(|spec| AuditSpec {
+            share: Permille(share),
+            ..spec
+        });
+        let past = Past {
+            audits,
+            steps,
+            ..begin_audited()
+        };
+        let spec = RunSpec {
+            keep_steps,
+            ..spec_with(Credits(120))
+        };
+        let actions = TrainCore::resume(spec, past).1;
+        let [Action::Quote(wish)] = &actions[..] else {
+            panic!("it looks for a lease: {actions:?}");
+        };
+        let budget = wish.budget.expect("it has one").0;
+        assert_eq!(budget + wish.kept_back.0, 120);
+        wish.kept_back.0
+    };
+    assert_eq!(kept_back(100, 8, 100), 20, "a sixth at 10 %");
+    assert_eq!(kept_back(100, 8, 1_000), 80, "two thirds at 100 %");
+    assert_eq!(kept_back(10, 5, 100), 60, "one segment at least");
+    assert_eq!(kept_back(10, 50, 100), 80, "no more than there are");
+}
+
+/// Returns how a run goes on with this budget.
+fn spec_with(budget: Credits) -> RunSpec {
+    RunSpec {
+        keep_steps: 2,
+        lease_steps_max: 1_000,
+        budget: Some(budget),
+        evaluation: None,
+    }
+}
+
+/// Returns a run in which the first two steps are to be run again.
+fn due_audit() -> Past {
+    let mut past = begin_audited();
+    past.apply(two_steps(&past, AccountKey([5; 32]))).unwrap();
+    assert_eq!(past.due_audits.len(), 1);
+    past
+}
+
+/// Has a provider run the two steps of the next audit again, with this loss of each.
+fn answer_audit(core: &mut TrainCore, provider: AccountKey, loss: u32) {
+    let job = souk_market::JobId([loss.to_le_bytes()[0]; 32]);
+    core.apply(Event::Quoted { job, provider });
+    core.apply(Event::Recorded);
+    core.apply(Event::StepWanted);
+    let states = vec![("parameters".to_owned(), ContentId::for_content(b"made"))];
+    for states in [None, Some(states)] {
+        let loss = LossBits(loss);
+        core.apply(Event::Answered(StepAnswer::Done { loss, states }));
+    }
+    core.apply(Event::LeaseEnded(LeaseEnd {
+        cost: Some(Credits(1)),
+        receipts: Vec::new(),
+        why: LeaseEndReason::Done,
+        request_time: None,
+        planned_time: Micros::from_millis(1),
+    }));
+    core.apply(Event::Recorded);
+}
+
 /// Returns a run that has begun, all segments of which are run again.
 fn begin_audited() -> Past {
     let spec = AuditSpec {

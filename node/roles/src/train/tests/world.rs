@@ -122,6 +122,8 @@ pub struct World {
     pub first_stop: Option<u64>,
     /// The providers that an audit convicted, over all lives.
     pub convicted: Vec<AccountKey>,
+    /// What was short when no lease could be bought, the last time.
+    pub short_of: Option<Shortage>,
     styles: Vec<Style>,
     began: Fact,
     queue: VecDeque<Fact>,
@@ -221,6 +223,7 @@ impl World {
             request_times: Vec::new(),
             first_stop: None,
             convicted: Vec::new(),
+            short_of: None,
             styles,
             began,
             queue: VecDeque::new(),
@@ -278,8 +281,7 @@ impl World {
             let past = self.core.past();
             let is_done = past.is_done() && past.due_audits.is_empty();
             assert_eq!(is_last, is_done, "whoever has all steps is done");
-            let spent = self.core.past().spent.0 + STEP_ESCROW;
-            let is_broke = self.spec.budget.is_some_and(|budget| spent > budget.0);
+            let is_broke = self.short_of == Some(Shortage::Money);
             if is_last || is_broke || self.is_calm && self.stop_after.is_none() {
                 return;
             }
@@ -458,7 +460,7 @@ impl World {
     fn end_lease(&mut self, why: LeaseEndReason) {
         let lease = self.lease.take().expect("it ends once");
         let cost = self.close(&lease);
-        let is_known = self.draw(8) > 0;
+        let is_known = self.draw(8) > 0 || self.is_calm;
         self.tell(Event::LeaseEnded(LeaseEnd {
             cost: is_known.then_some(Credits(cost)),
             receipts: Vec::new(),
@@ -573,23 +575,39 @@ impl World {
             assert_eq!(wish.steps, claim.losses.len() as u64);
             self.assert_written(&claim.states);
         }
-        let left = wish.budget.map_or(u64::MAX, |budget| budget.0);
         let able: Vec<usize> = (0..self.styles.len())
             .filter(|it| !wish.excluded.contains(&account(*it)))
             .collect();
-        let event =
-            if able.is_empty() || left < STEP_ESCROW || (!self.is_calm && self.draw(30) == 0) {
-                Event::NotQuoted
-            } else {
+        let is_poor = wish.budget.is_some_and(|left| left.0 < self.cost_of(&wish));
+        let is_taken = !self.is_calm && self.draw(30) == 0;
+        self.short_of = match (able.is_empty() || is_taken, is_poor) {
+            (true, _) => Some(Shortage::Offers),
+            (false, true) => Some(Shortage::Money),
+            (false, false) => None,
+        };
+        let event = match self.short_of {
+            Some(short_of) => Event::NotQuoted { short_of },
+            None => {
                 let provider = able[self.draw(able.len() as u64) as usize];
                 self.leases += 1;
                 let job = JobId(*ContentId::for_content(&self.leases.to_le_bytes()).as_bytes());
                 self.quoted = Some((job, provider));
                 let provider = account(provider);
                 Event::Quoted { job, provider }
-            };
+            }
+        };
         self.wish = Some(wish);
         self.events.push_back(event);
+    }
+
+    fn requests_of(&self, wish: &LeaseWish) -> u64 {
+        let batches = self.spec.evaluation.map_or(0, |it| it.requests);
+        wish.steps + wish.evaluations * batches
+    }
+
+    /// Returns what a lease costs whose requests are all answered.
+    fn cost_of(&self, wish: &LeaseWish) -> u64 {
+        self.requests_of(wish) * STEP_COST
     }
 
     fn assert_written(&self, states: &States) {
@@ -619,8 +637,7 @@ impl World {
             "a lease is noted before it is bought"
         );
         let left = wish.budget.map_or(u64::MAX, |budget| budget.0);
-        let batches = self.spec.evaluation.map_or(0, |it| it.requests);
-        let requests = wish.steps + wish.evaluations * batches;
+        let requests = self.requests_of(&wish);
         let escrow = (requests * STEP_ESCROW).min(left);
         self.costs.insert(job, escrow);
         let limit = match (wish.request_time, self.lagging_limit) {
