@@ -266,10 +266,9 @@ impl TrainCore {
             return;
         }
         let mut unneeded = match fact {
-            Fact::Kept { .. }
-            | Fact::Confirmed { .. }
-            | Fact::Unaudited { .. }
-            | Fact::Convicted { .. } => self.past.needed_states(),
+            Fact::Kept { .. } | Fact::Judged { .. } | Fact::Unaudited { .. } => {
+                self.past.needed_states()
+            }
             _ => Vec::new(),
         };
         let applied = self.past.apply(fact.clone());

@@ -174,22 +174,26 @@ impl TrainCore {
         self.unheard.clear();
         let wrong = others.into_iter().filter(|(_, it)| *it != claim);
         let mut liars: Vec<AccountKey> = wrong.map(|(it, _)| it).collect();
-        if is_right {
-            let from = segment.from.position;
-            self.record_fact(Fact::Confirmed { from, by: provider });
-            self.show_audit(&segment, AuditVerdict::Confirmed { by: provider });
-        } else {
+        if !is_right {
             liars.push(segment.by);
         }
+        let before = self.past.kept.clone();
+        self.record_fact(Fact::Judged {
+            from: segment.from.position,
+            by: provider,
+            is_confirmed: is_right,
+            liars: liars.clone(),
+        });
+        if self.past.kept != before {
+            self.is_rewound = true;
+            // What was said of the liar's states must not blame those who computed from them.
+            self.doubt = None;
+        }
+        if is_right {
+            self.show_audit(&segment, AuditVerdict::Confirmed { by: provider });
+        }
+        let back_to = self.past.kept.position;
         for provider in liars {
-            let before = self.past.kept.clone();
-            self.record_fact(Fact::Convicted { provider });
-            if self.past.kept != before {
-                self.is_rewound = true;
-                // What was said of the liar's states must not blame those who computed from them.
-                self.doubt = None;
-            }
-            let back_to = self.past.kept.position;
             self.show_audit(&segment, AuditVerdict::Convicted { provider, back_to });
         }
     }

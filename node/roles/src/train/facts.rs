@@ -175,23 +175,24 @@ pub enum Fact {
         /// The provider whose claim the other one refuted.
         provider: AccountKey,
     },
-    /// Another provider ran steps of an audit again, and made the same.
-    Confirmed {
+    /// Two providers made the same in the steps of an audit. This is the whole verdict, so a later
+    /// life knows all of it or makes the audit again.
+    Judged {
         /// The position of the first of these steps.
         from: u64,
-        /// The provider that made the same.
+        /// The provider that was the second one to make the same.
         by: AccountKey,
+        /// Whether it made what the steps had made that count.
+        is_confirmed: bool,
+        /// Those that made something else. The run goes back to the states before the first step
+        /// that one of them made, and buys no more from them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        liars: Vec<AccountKey>,
     },
     /// No other provider could run the steps of an audit again.
     Unaudited {
         /// The position of the first of these steps.
         from: u64,
-    },
-    /// Two other providers agree that a provider made a step wrong. The run goes back to the states
-    /// before the first step that this provider made, and buys no more from it.
-    Convicted {
-        /// The provider that lied.
-        provider: AccountKey,
     },
     /// The run is over. A later life can go on with it, unless all steps are done.
     Over {
@@ -387,13 +388,21 @@ impl Past {
                 self.note_blame(provider, blame);
             }
             Fact::Banned { provider } => drop(self.banned.insert(provider)),
-            Fact::Confirmed { from, .. } => {
-                self.audit_findings.confirmed_steps += self.close_audit(from)?;
+            Fact::Judged {
+                from,
+                is_confirmed,
+                liars,
+                ..
+            } => {
+                let steps = self.close_audit(from)?;
+                if is_confirmed {
+                    self.audit_findings.confirmed_steps += steps;
+                }
+                liars.into_iter().for_each(|it| self.convict_provider(it));
             }
             Fact::Unaudited { from } => {
                 self.audit_findings.unaudited_steps += self.close_audit(from)?;
             }
-            Fact::Convicted { provider } => self.convict_provider(provider),
             Fact::Over { how } => self.how = Some(how),
         }
         Ok(())

@@ -112,6 +112,70 @@ fn two_that_contradict_each_other_end_the_run_and_neither_is_blamed() {
     }
 }
 
+/// Returns the facts of a run in which each segment is run again beside a lazy and a poisoned
+/// provider, and nobody dies.
+fn play_beside_liars(seed: u64) -> World {
+    let styles = vec![
+        Style::Lazy,
+        Style::Poisoned,
+        Style::Honest,
+        Style::Honest,
+        Style::Honest,
+    ];
+    play_calm(seed, styles)
+}
+
+#[test]
+fn one_verdict_is_one_record() {
+    let mut convicted = 0;
+    for seed in 0..SEEDS {
+        let world = play_beside_liars(seed);
+        let mut facts = world.disk.iter().cloned();
+        let mut past = Past::from_facts(facts.next()).expect("it begins");
+        for fact in facts {
+            let before = past.clone();
+            past.apply(fact.clone()).expect("it follows");
+            if past.audit_findings.convicted == before.audit_findings.convicted {
+                continue;
+            }
+            convicted += 1;
+            let is_over = |it: &Segment| !past.due_audits.contains(it);
+            assert!(
+                before.due_audits.first().is_some_and(is_over),
+                "seed {seed}: {fact:?} convicts, and another record ends the audit"
+            );
+        }
+    }
+    assert!(convicted > 100, "{convicted} convictions");
+}
+
+#[test]
+fn a_buyer_that_is_killed_after_any_record_comes_to_the_same_end() {
+    let mut cuts = 0;
+    for seed in 0..12 {
+        let mut world = play_beside_liars(seed);
+        assert!(world.is_done(), "seed {seed}: {:?}", world.ends);
+        let (whole, steps) = (world.core.past().clone(), world.steps);
+        let records = world.disk.len();
+        for after in 0..records {
+            world = World::with_audits(seed, world.styles().to_vec(), Some(ALL));
+            world.is_calm = true;
+            world.die_after(after);
+            world.live();
+            world.assert_well();
+            assert!(world.is_done(), "seed {seed}, {after}: {:?}", world.ends);
+            assert_eq!(world.lives, 2, "seed {seed}: it died after {after} records");
+            let past = world.core.past();
+            let digest = |past: &Past| (past.losses.clone(), past.kept.clone());
+            assert_eq!(digest(past), digest(&whole), "seed {seed}, {after}");
+            assert_eq!(past.audit_findings.unaudited_steps, 0);
+            assert_eq!(past.kept.position, steps);
+            cuts += 1;
+        }
+    }
+    assert!(cuts > 500, "{cuts} cuts");
+}
+
 /// Plays a calm run of honest providers with this budget, in which a share is run again.
 fn play_frugal(seed: u64, share: Permille, budget: u64) -> World {
     let mut world = World::with_audits(seed, vec![Style::Honest; 3], Some(share));
@@ -292,7 +356,13 @@ fn a_run_goes_back_to_the_states_before_the_first_step_of_a_liar() {
     assert_eq!((past.due_audits.len(), past.anchors.len()), (4, 2));
     let (position, loss) = (8, LossBits(1));
     past.apply(Fact::HeldOut { position, loss }).unwrap();
-    past.apply(Fact::Convicted { provider: liar }).unwrap();
+    past.apply(Fact::Judged {
+        from: 2,
+        by: AccountKey([7; 32]),
+        is_confirmed: false,
+        liars: vec![liar],
+    })
+    .unwrap();
     assert!(past.banned.contains(&liar));
     assert_eq!(past.audit_findings.convicted, [liar]);
     let (banned, audit_findings) = (past.banned.clone(), past.audit_findings.clone());

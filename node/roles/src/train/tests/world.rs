@@ -124,6 +124,8 @@ pub struct World {
     pub convicted: Vec<AccountKey>,
     /// What was short when no lease could be bought, the last time.
     pub short_of: Option<Shortage>,
+    /// After how many records the buyer is killed, once.
+    dies_after: Option<usize>,
     styles: Vec<Style>,
     began: Fact,
     queue: VecDeque<Fact>,
@@ -224,6 +226,7 @@ impl World {
             first_stop: None,
             convicted: Vec::new(),
             short_of: None,
+            dies_after: None,
             styles,
             began,
             queue: VecDeque::new(),
@@ -248,6 +251,16 @@ impl World {
     pub fn set_lease_steps_max(&mut self, steps: u64) {
         self.spec.lease_steps_max = steps;
         self.kill_buyer();
+    }
+
+    /// Kills the buyer once its journal has so many records, and none of those on their way to it.
+    pub fn die_after(&mut self, records: usize) {
+        self.dies_after = Some(records);
+    }
+
+    /// Returns how the providers behave.
+    pub fn styles(&self) -> &[Style] {
+        &self.styles
     }
 
     pub fn is_done(&self) -> bool {
@@ -291,6 +304,10 @@ impl World {
     }
 
     fn step(&mut self) {
+        if self.dies_after.is_some_and(|it| self.disk.len() >= it) {
+            self.dies_after = None;
+            return self.begin_next_life(0);
+        }
         let is_wild = !self.is_calm;
         if is_wild && self.draw(120) == 0 {
             return self.kill_buyer();
@@ -671,6 +688,11 @@ impl World {
     /// The buyer is killed: what waits for the disk is there or not, and its lease is lost.
     fn kill_buyer(&mut self) {
         let written = self.draw(self.queue.len() as u64 + 1);
+        self.begin_next_life(written);
+    }
+
+    /// Kills the buyer once so many of the records on their way are on the disk.
+    fn begin_next_life(&mut self, written: u64) {
         for _ in 0..written {
             self.disk.extend(self.queue.pop_front());
         }
