@@ -37,10 +37,10 @@ use crate::clock::Micros;
 pub use action::{Action, LeaseWish, RunRequest, Step};
 pub use audits::AuditVerdict;
 pub use evaluating::EvaluationSpec;
-pub use event::{Event, LeaseEnd, LeaseEndReason, Shortage, StepAnswer};
+pub use event::{Event, LeaseEnd, LeaseEndReason, StepAnswer};
 pub use facts::{
     Anchor, AuditFindings, AuditSpec, Blame, Checkpoint, End, Fact, FactError, LossBits, Past,
-    Payer, Segment, SegmentClaim, States, next_link, states_root,
+    Payer, Segment, SegmentClaim, Shortage, States, next_link, states_root,
 };
 use running::LeaseRun;
 

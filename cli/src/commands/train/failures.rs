@@ -160,30 +160,7 @@ pub fn from_end(
             let cause = "several leases in a row brought no parameters";
             Failure::new(Kind::Job, cause, "give a smaller --keep, or other devices")
         }
-        TrainingEnd::Disputed { step, short } => {
-            let differ = format!(
-                "two providers made different parameters from step {} on",
-                step + 1
-            );
-            let (cause, hint) = match short {
-                Some(short) => (
-                    format!(
-                        "{differ}, and a third one cannot be paid: {}",
-                        describe_shortage(&short)
-                    ),
-                    format!(
-                        "do not use the model; {}",
-                        with_larger_budget(&short, resume)
-                    ),
-                ),
-                None => (
-                    format!("{differ}, and no third one is on offer"),
-                    "resume the run when another provider offers a device; do not use the model"
-                        .to_owned(),
-                ),
-            };
-            Failure::new(Kind::Verification, cause, hint)
-        }
+        TrainingEnd::Disputed { step, short } => from_dispute(step, short, resume),
         TrainingEnd::Journal(why) => {
             let cause = format!("the journal of the run could not be written: {why}");
             Failure::new(
@@ -195,6 +172,27 @@ pub fn from_end(
     };
     failure.notes.extend(note);
     Some(failure.with([("steps_done", done.into()), ("steps", steps.into())]))
+}
+
+/// Converts a dispute of two providers, which no third one decides.
+fn from_dispute(step: u64, short: Option<ShortMoney>, resume: Option<&str>) -> Failure {
+    let first = step + 1;
+    let differ = format!("two providers made different parameters from step {first} on");
+    let (cause, hint) = match short {
+        Some(short) => {
+            let why = describe_shortage(&short);
+            let more = with_larger_budget(&short, resume);
+            (
+                format!("{differ}, and a third one cannot be paid: {why}"),
+                format!("do not use the model; {more}"),
+            )
+        }
+        None => (
+            format!("{differ}, and no third one is on offer"),
+            "resume the run when another provider offers a device; do not use the model".to_owned(),
+        ),
+    };
+    Failure::new(Kind::Verification, cause, hint)
 }
 
 /// Converts a budget that does not pay the next lease.

@@ -128,12 +128,12 @@ impl TrainingPlan<'_> {
             })),
             Output::Text => {
                 let mut text = describe_training(subject, training);
-                let with_audits = match self.audited_steps() {
+                let audits = match self.audited_steps() {
                     0 => "",
                     _ => " with audits",
                 };
                 text.push(format!(
-                    "  about {:.3} s and {} credits in all{with_audits}; {} of memory at the provider",
+                    "  about {:.3} s and {} credits in all{audits}; {} of memory at the provider",
                     seconds,
                     format_credits(price),
                     format_bytes(memory),

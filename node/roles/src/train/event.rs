@@ -1,9 +1,8 @@
 //! What happens to a run.
 
-use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Credits, JobId, Receipt};
 
-use super::facts::{LossBits, States};
+use super::facts::{LossBits, Shortage, States};
 use crate::clock::Micros;
 
 /// Something that happened.
@@ -45,17 +44,6 @@ pub enum Event {
     NotRecorded,
     /// The caller stops the run: the first time after the steps under way, then at once.
     Stop,
-}
-
-/// What there is too little of to buy a lease.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Shortage {
-    /// No other provider offers a device that suits.
-    #[default]
-    Offers,
-    /// A device is on offer, and the budget of the lease does not pay it.
-    Money,
 }
 
 /// The answer to a step or an evaluation.

@@ -12,7 +12,6 @@ use souk_market::{AccountKey, Credits, JobId, MarketId, Millis, Receipt};
 use souk_memory::ContentId;
 
 use super::LOST_LEASES_MAX;
-use super::event::Shortage;
 pub use segments::{Anchor, AuditFindings, AuditSpec, Segment, SegmentClaim};
 
 /// The values that a step leaves to the next one: the names of inputs, and contents.
@@ -54,6 +53,17 @@ pub enum Blame {
     Avoided,
     /// It gave an answer that is no step: no life of the run buys from it again.
     Banned,
+}
+
+/// What there is too little of to buy a lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shortage {
+    /// No other provider offers a device that suits.
+    #[default]
+    Offers,
+    /// A device is on offer, and the budget of the lease does not pay it.
+    Money,
 }
 
 /// How a run ended.
@@ -393,13 +403,7 @@ impl Past {
                 is_confirmed,
                 liars,
                 ..
-            } => {
-                let steps = self.close_audit(from)?;
-                if is_confirmed {
-                    self.audit_findings.confirmed_steps += steps;
-                }
-                liars.into_iter().for_each(|it| self.convict_provider(it));
-            }
+            } => self.take_verdict(from, is_confirmed, liars)?,
             Fact::Unaudited { from } => {
                 self.audit_findings.unaudited_steps += self.close_audit(from)?;
             }

@@ -557,6 +557,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
 
     fn into_result(self, end: End) -> (RunWriter, TrainingResult) {
         let past = self.core.past();
+        let unquoted = self.quote_error.zip(self.wish);
         let end = match end {
             End::Done => TrainingEnd::Done,
             End::Stopped => TrainingEnd::Stopped,
@@ -565,19 +566,14 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
                 loss: f32::from_bits(loss.0),
             },
             End::NoLease | End::NoMoney | End::AuditUnpaid { .. } => {
-                match (self.quote_error, &self.wish) {
-                    (Some(error), Some(wish)) => {
-                        self.run.end_without_lease(error, wish, past.spent)
-                    }
-                    _ => unreachable!("the core heard that no lease is quoted"),
-                }
+                let (error, wish) = unquoted.expect("the core heard that no lease is quoted");
+                self.run.end_without_lease(error, &wish, past.spent)
             }
             End::Lost => TrainingEnd::Lost(self.unfinished),
             End::Disputed { step, short_of } => {
-                let wanted = self.quote_error.as_ref().zip(self.wish.as_ref());
-                let wanted = wanted.filter(|_| short_of == Shortage::Money);
-                let short = wanted.and_then(|(error, wish)| {
-                    ShortMoney::explain(error, wish, self.run.limits.budget, past.spent)
+                let unpaid = unquoted.filter(|_| short_of == Shortage::Money);
+                let short = unpaid.and_then(|(error, wish)| {
+                    ShortMoney::explain(&error, &wish, self.run.limits.budget, past.spent)
                 });
                 TrainingEnd::Disputed { step, short }
             }

@@ -115,6 +115,21 @@ impl Past {
         }
     }
 
+    /// Closes an audit: its steps are confirmed or not, and these providers lied.
+    pub(in crate::train) fn take_verdict(
+        &mut self,
+        from: u64,
+        is_confirmed: bool,
+        liars: Vec<AccountKey>,
+    ) -> Result<(), FactError> {
+        let steps = self.close_audit(from)?;
+        if is_confirmed {
+            self.audit_findings.confirmed_steps += steps;
+        }
+        liars.into_iter().for_each(|it| self.convict_provider(it));
+        Ok(())
+    }
+
     /// Removes an audit that is over. Returns its number of steps.
     pub(in crate::train) fn close_audit(&mut self, from: u64) -> Result<u64, FactError> {
         let due = self.due_audits.iter();
@@ -127,7 +142,7 @@ impl Past {
     }
 
     /// Goes back to the states before the first step that a provider made, if it made one.
-    pub(in crate::train) fn convict_provider(&mut self, provider: AccountKey) {
+    fn convict_provider(&mut self, provider: AccountKey) {
         self.banned.insert(provider);
         self.audit_findings.convicted.push(provider);
         let place = self.anchors.iter().position(|it| it.provider == provider);
