@@ -217,7 +217,10 @@ fn describe_shortage(short: &ShortMoney) -> String {
         Some(step) => format!("the audit of the steps from {} on", step + 1),
         None => "the next lease".to_owned(),
     };
-    uses.push(format!("{lease} needs {}", format_credits(short.needed.0)));
+    uses.push(format!(
+        "{lease} needs at least {}",
+        format_credits(short.needed.0)
+    ));
     let uses = match uses.split_last() {
         Some((last, [])) => last.clone(),
         Some((last, before)) => format!("{}, and {last}", before.join(", ")),
@@ -236,5 +239,64 @@ fn with_larger_budget(short: &ShortMoney, resume: Option<&str>) -> String {
         (0, _) => format!("give more: {}", command_with(&[("--budget", &enough)])),
         (_, Some(resume)) => format!("go on with more: {resume} --budget {enough}"),
         (_, None) => format!("begin anew with a --budget above {enough}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_node::market::Credits;
+
+    use super::*;
+
+    fn short(audit: Option<u64>) -> ShortMoney {
+        ShortMoney {
+            budget: Credits(5_000_000),
+            spent: Credits(4_900_000),
+            kept_back: Credits(if audit.is_some() { 0 } else { 40_000 }),
+            needed: Credits(250_000),
+            audit,
+        }
+    }
+
+    #[test]
+    fn a_budget_that_does_not_pay_an_audit_names_its_steps_and_what_is_enough() {
+        let resume = Some("souk train resume tuned.onnx");
+        let end = TrainingEnd::NoMoney(short(Some(32)));
+        let failure = from_end(end, (40, 40), None, resume).expect("it failed");
+        assert_eq!(failure.kind, Kind::Budget);
+        assert_eq!(
+            failure.cause,
+            "after 40 of 40 steps: the budget of 5.000000 credits is too small: 4.900000 are \
+             spent, and the audit of the steps from 33 on needs at least 0.250000"
+        );
+        assert_eq!(
+            failure.hint,
+            "go on with more: souk train resume tuned.onnx --budget 5.150000"
+        );
+    }
+
+    #[test]
+    fn a_budget_that_does_not_pay_a_lease_says_what_is_kept_back() {
+        let failure = from_shortage(&short(None), None);
+        assert!(
+            failure.cause.ends_with(
+                "4.900000 are spent, 0.040000 are kept back for audits, and the next lease needs \
+                 at least 0.250000"
+            ),
+            "{}",
+            failure.cause
+        );
+    }
+
+    #[test]
+    fn a_dispute_without_money_still_warns_of_the_model() {
+        let end = TrainingEnd::Disputed {
+            step: 32,
+            short: Some(short(Some(32))),
+        };
+        let failure = from_end(end, (40, 40), None, None).expect("it failed");
+        assert_eq!(failure.kind, Kind::Verification);
+        assert!(failure.cause.contains("a third one cannot be paid"));
+        assert!(failure.hint.starts_with("do not use the model; "));
     }
 }
