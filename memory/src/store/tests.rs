@@ -286,7 +286,7 @@ fn reads_of_models_in_turn(turns: usize, foreseen: bool) -> u64 {
         }
         predictor.record_run(model[0], *model);
         if foreseen {
-            store.preload_content(&predictor.next());
+            store.preload_content(&predictor.predict_contents());
         }
         assert!(store.usage().memory_bytes <= 1000);
     }
