@@ -27,7 +27,7 @@ use crate::decoder::{BatchSize, Decoder, build_training_model, check_trainable};
 use crate::embedding::Pooling;
 use crate::gguf::GgufError;
 use crate::tokens::{TokenError, Tokenizer};
-use crate::weights::{Weight, WeightError, Weights, widen};
+use crate::weights::{Weight, WeightError, Weights, order_queries, widen};
 
 pub use model_folder::ModelFolder;
 
@@ -223,15 +223,25 @@ impl LanguageModel {
         }
     }
 
+    /// Orders the rows of queries and keys as Hugging Face's folders do: training and adapters need
+    /// that order, and GGUF files of Llama have another one. You must call this before you create
+    /// an adapter; a model whose weights are in blocks of few bits stays as it is.
+    pub fn order_queries(&mut self) {
+        if let Body::Checkpoint { config, weights } = &mut self.body {
+            order_queries(config, weights);
+        }
+    }
+
     /// Adds an adapter to the weights.
     ///
     /// # Errors
     /// [`AdapterError`] if it does not fit the model.
     pub fn merge_adapter(&mut self, adapter: &Adapter) -> Result<(), AdapterError> {
+        self.order_queries();
         match &mut self.body {
             Body::Checkpoint { config, .. } if config.rotary.interleaved => {
                 Err(AdapterError::Form(
-                    "a GGUF file of this family, which orders its queries otherwise",
+                    "a GGUF file of this family in blocks of few bits: give one in f32, f16 or bf16",
                 ))
             }
             Body::Checkpoint { weights, .. } => adapter::merge_into(weights, adapter),
@@ -280,12 +290,12 @@ impl LanguageModel {
 
     fn trainable_checkpoint(&self) -> Result<(&Config, &Weights), ModelError> {
         let (config, weights) = self.checkpoint()?;
-        check_trainable(config)?;
         let is_in_blocks = |weight: &Weight| matches!(weight, Weight::Blocks { .. });
         if weights.values().any(is_in_blocks) {
             let part = "its weights in blocks of few bits: take one in f32, f16 or bf16";
             return Err(ConfigError::Training(part).into());
         }
+        check_trainable(config)?;
         Ok((config, weights))
     }
 

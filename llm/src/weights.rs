@@ -5,6 +5,7 @@
 mod experts;
 mod joint;
 mod norms;
+mod order;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use thiserror::Error;
 pub(crate) use experts::stack_experts;
 pub(crate) use joint::split_joint_matrices;
 pub(crate) use norms::raise_norms;
+pub(crate) use order::order_queries;
 
 /// Weights by their names in Hugging Face's files.
 pub(crate) type Weights = BTreeMap<String, Weight>;

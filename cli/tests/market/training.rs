@@ -391,7 +391,9 @@ fn a_run_whose_provider_dies_and_whose_buyer_is_killed_makes_the_same() {
     let arguments = interrupted_run(&market, &out);
     // The second device stalls there.
     let said = kill_buyer(&market, &arguments, &out, 6);
-    assert!(said.contains("ended early"), "its provider died: {said}");
+    // On a slow machine the time of its lease is over before the first device dies.
+    let ends = ["the lease ended early: ", "the lease is over; "];
+    assert!(ends.iter().any(|end| said.contains(end)), "{said}");
     let kept = steps_kept(&market, &out);
     assert!((6..STEPS).contains(&kept), "{kept} steps");
     assert_run_is_its_buyers(&market, &arguments, &out);

@@ -52,7 +52,7 @@ pub(crate) fn check_trainable(config: &Config) -> Result<(), ConfigError> {
         return refused("its family: supported are llama, mistral, qwen2, qwen3");
     }
     if config.rotary.interleaved {
-        return refused("the order of its queries, which is GGUF's: take the Hugging Face folder");
+        return refused("the order of its queries: take the Hugging Face folder");
     }
     if config.score_limit.is_some() || config.logit_limit.is_some() {
         return refused("its limits on scores or logits");

@@ -20,6 +20,7 @@ use souk_vocabulary::processor::Processor;
 
 use super::common;
 use super::decoders::{ROOM, near_within};
+use super::gguf_files::{self, Kind};
 
 /// Of the loss: what 32-bit floats may differ by after twenty steps.
 const LOSS_TOLERANCE: f64 = 1e-5;
@@ -293,6 +294,45 @@ fn an_adapter_in_its_files_gives_the_logits_of_peft() {
         let found = sequence.push(&case.prompt).unwrap();
         near_within(LOGIT_TOLERANCE, &found, &case.logits, name);
     }
+}
+
+#[test]
+fn a_gguf_file_is_trained_and_adapted_as_its_folder_is() {
+    let case = Case::read("llama");
+    let folder = case.model();
+    let adapter = case.adapter(&folder, true);
+    let [file, _] = gguf_files::files(&case.config, Kind::F32);
+    let mut model = gguf_files::opened(&file).unwrap();
+    // Before, its queries are in another order.
+    assert!(model.create_adapter(&case.settings()).is_err());
+    assert_ne!(model.weights_id().unwrap(), folder.weights_id().unwrap());
+    model.order_queries();
+    assert_eq!(model.weights_id().unwrap(), folder.weights_id().unwrap());
+    assert_eq!(case.adapter(&model, true), adapter);
+    let graphs = [&model, &folder].map(|it| it.to_training_model(Some(&adapter), case.size()));
+    let [one, other] = graphs.map(Result::unwrap);
+    assert!(one == other, "the same graph and weights");
+    let mut model = gguf_files::opened(&file).unwrap();
+    model.merge_adapter(&adapter).unwrap();
+    let decoder = common::drawing(model.into_decoder(ROOM).unwrap());
+    let program = common::cpu().compile(&decoder.subgraph).unwrap();
+    let mut sequence = common::sequence(&*program, &decoder, ROOM);
+    let found = sequence.push(&case.prompt).unwrap();
+    near_within(LOGIT_TOLERANCE, &found, &case.logits, "GGUF");
+
+    let [file, _] = gguf_files::files(&case.config, Kind::Q8);
+    let mut blocks = gguf_files::opened(&file).unwrap();
+    blocks.order_queries();
+    let refused = blocks.create_adapter(&case.settings()).err().unwrap();
+    assert!(
+        refused.to_string().contains("blocks of few bits"),
+        "{refused}"
+    );
+    let refused = blocks.merge_adapter(&adapter).unwrap_err();
+    assert!(
+        refused.to_string().contains("blocks of few bits"),
+        "{refused}"
+    );
 }
 
 #[test]

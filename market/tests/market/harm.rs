@@ -250,13 +250,7 @@ fn a_proof_outlives_the_lease_in_the_memory_of_the_market() {
         town.run(BUYER, Command::Dispute { lease }).unwrap();
         town.run(PROVIDER, Command::StateReady { lease }).unwrap();
     }
-    assert!(
-        town.exchange.lease(lease).is_some(),
-        "a stake answers for it"
-    );
-    town.wait(3_600_000);
-    let last = leased(&mut town, 10);
-    town.run(PROVIDER, Command::GiveUp { lease: last }).unwrap();
+    // It is not exact, so nobody could accuse its provider, and a proof needs no lease.
     assert!(town.exchange.lease(lease).is_none());
     let pair = [one, other].map(|body| receipt(body, PROVIDER, BUYER));
     let prove = Command::ProveFault(Box::new(pair));

@@ -368,20 +368,21 @@ impl TrainCore {
                 }
             };
         }
-        let end = match self.doubt {
+        let end = match (short_of, self.doubt) {
+            (Shortage::Money, _) => End::NoMoney,
             // Nobody else can be asked.
-            Some(Doubt {
-                position,
-                claim: Claim::NotFinite(loss),
-                ..
-            }) => End::NotFinite {
+            (
+                Shortage::Offers,
+                Some(Doubt {
+                    position,
+                    claim: Claim::NotFinite(loss),
+                    ..
+                }),
+            ) => End::NotFinite {
                 step: position,
                 loss,
             },
-            _ => match short_of {
-                Shortage::Money => End::NoMoney,
-                Shortage::Offers => End::NoLease,
-            },
+            (Shortage::Offers, _) => End::NoLease,
         };
         self.end_run(end);
     }
@@ -454,7 +455,9 @@ impl TrainCore {
         let (steps, evaluations) = self.lease_extent(from.position);
         let position = from.position;
         let left = self.budget_left();
-        let kept_back = left.map_or(Credits::ZERO, |left| {
+        // A second opinion on a doubt is not put off for the sake of audits.
+        let reserved = left.filter(|_| self.doubt.is_none());
+        let kept_back = reserved.map_or(Credits::ZERO, |left| {
             self.audit_reserve(left, steps, evaluations)
         });
         LeaseWish {

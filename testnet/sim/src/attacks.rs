@@ -7,6 +7,7 @@
 //! printed loss is the worst at this step size. The moves come from all of the market's commands
 //! and all fields of a receipt: see `moves` and `false_receipts`.
 
+mod disputes;
 mod false_receipts;
 mod moves;
 mod position;
@@ -17,6 +18,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use souk_market::{Command, DeviceMicros, LeaseState, Millis, ReceiptBody};
 
+use disputes::play_disputes;
 use false_receipts::make_false_receipts;
 use moves::{CommandKind, Player, Scene, command_instances};
 use position::{LENGTH, PRICE, Position, Side};
@@ -138,6 +140,7 @@ pub fn search_attacks() -> Vec<AttackCost> {
     }
     costs.extend(play_false_receipts());
     costs.push(play_false_disputes());
+    costs.extend(play_disputes());
     costs
 }
 

@@ -76,7 +76,8 @@ pub(super) fn prepare_run(
     data_path: &Path,
     unix_seconds: u64,
 ) -> Result<(LanguageSubject, Training), Failure> {
-    let (model, _) = open_model(&args.model, None)?;
+    let (mut model, _) = open_model(&args.model, None)?;
+    model.order_queries();
     let trained = TrainingTarget::from_args(args, &model)?;
     let lines = files::read(data_path)?;
     let limit = (choose_length(args, &model)?, LENGTH_HINT);

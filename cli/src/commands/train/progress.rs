@@ -153,16 +153,20 @@ impl Progress {
             }
             TrainingEvent::Job(event) => self.show_job_event(place, event),
             TrainingEvent::LeaseEnded { unfinished, from } => {
-                let why = show::replace_accounts(&unfinished.reason_text(), &self.names);
                 let from = format_count(*from, "step");
                 let of_round = if self.leases.len() > 1 {
                     " of the round"
                 } else {
                     ""
                 };
-                let text = format!(
-                    "the lease ended early: {why}; training goes on after {from}{of_round}"
-                );
+                let how = match unfinished {
+                    Some(unfinished) => {
+                        let why = show::replace_accounts(&unfinished.reason_text(), &self.names);
+                        format!("ended early: {why}")
+                    }
+                    None => "is over".to_owned(),
+                };
+                let text = format!("the lease {how}; training goes on after {from}{of_round}");
                 show::print_notice(&format!("  {}{text}", self.worker_name(place)));
             }
             _ => {}

@@ -199,7 +199,9 @@ impl<W: Watch> ExchangeMachine<W> {
         let before = self.roster.list_jury();
         let ordered = self.roster.apply_order(Millis(now.0), order);
         let jury = self.roster.list_jury();
-        if jury != before && self.exchange.has_open_disputes() {
+        // More validators need more verdicts, so only those who leave can decide a dispute.
+        let has_lost = before.iter().any(|it| !jury.contains(it));
+        if has_lost && self.exchange.has_open_disputes() {
             let events = self.exchange.recount_verdicts(Millis(now.0), &jury);
             self.watch.on_events(at, self.exchange.now(), &events);
             encode_events(&events, &mut self.events);

@@ -16,19 +16,26 @@ const NEXT_LEASE_WAIT: Duration = Duration::from_secs(10);
 /// The pause between two looks at the book.
 const BOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// Quotes a lease. If none is on offer, it can wait for the device of the lease before.
+/// Quotes a lease. If none is on offer for the budget, it can wait for the device of the lease
+/// before, which can be cheaper than those on offer now. If the budget allows no lease for requests
+/// of the usual length, it drops that limit of the job: the lease can still do some of them.
 pub(super) async fn quote_lease(
     buyer: &Buyer,
-    job: &Job,
+    job: &mut Job,
     waits: bool,
 ) -> Result<Quote, QuoteError> {
     let deadline = Instant::now() + NEXT_LEASE_WAIT;
     loop {
-        let quoted = buyer.quote_job(job).await;
-        let is_money = quoted.as_ref().is_err_and(is_money);
-        if quoted.is_ok() || is_money || !waits || Instant::now() >= deadline {
+        let mut quoted = buyer.quote_job(job).await;
+        let request_time = job.limits.request_time;
+        if quoted.as_ref().is_err_and(is_money) && request_time.is_some() {
+            job.limits.request_time = None;
+            quoted = buyer.quote_job(job).await;
+        }
+        if quoted.is_ok() || !waits || Instant::now() >= deadline {
             return quoted;
         }
+        job.limits.request_time = request_time;
         tokio::time::sleep(BOOK_PERIOD).await;
     }
 }

@@ -91,10 +91,10 @@ pub enum TrainingEvent<'a> {
         /// The cost of all ended leases.
         spent: Credits,
     },
-    /// A lease ended early, and the run goes on with another one.
+    /// A lease ended, and the run goes on with another one.
     LeaseEnded {
-        /// How it ended.
-        unfinished: &'a UnfinishedJob,
+        /// How it ended early; none if it did what it was bought for or its time was over.
+        unfinished: Option<&'a UnfinishedJob>,
         /// The number of steps done after which the run goes on.
         from: u64,
     },

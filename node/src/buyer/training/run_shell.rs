@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::answer_times::AnswerTimes;
 use super::audited_segment::AuditedSegment;
 use super::journal::{RunJournalError, RunWrite, RunWriter, RunWritten, read_states};
-use super::lease_outcome::{end_reason, is_money, quote_lease, shortage_of, sum_spending};
+use super::lease_outcome::{end_reason, quote_lease, shortage_of, sum_spending};
 use super::run::{TrainingEnd, TrainingEvent, TrainingResult, TrainingRun};
 use super::sent::{SentRequests, state_ids, to_requests};
 use super::short_money::ShortMoney;
@@ -70,7 +70,8 @@ pub(super) struct RunShell<'a, O> {
     leases: u32,
     quote_error: Option<Box<QuoteError>>,
     unfinished: Option<Box<UnfinishedJob>>,
-    is_unfinished_shown: bool,
+    /// Whether the end of the last lease is shown, or need not be.
+    is_end_shown: bool,
     write_error: String,
     /// Why a write was not queued.
     refused_write: Option<String>,
@@ -142,7 +143,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             leases: 0,
             quote_error: None,
             unfinished: None,
-            is_unfinished_shown: true,
+            is_end_shown: true,
             write_error: String::new(),
             refused_write: None,
         }
@@ -330,34 +331,33 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             planned_time,
             is_sold,
         } = facts;
-        let lease_end = match ended {
-            Ok(result) => LeaseEnd {
-                cost: result.spending.map(sum_spending),
-                why: match result.receipts.is_empty() {
+        let (cost, receipts, why) = match ended {
+            Ok(result) => {
+                self.unfinished = None;
+                self.is_end_shown = self.run.training.leg.is_some();
+                let why = match result.receipts.is_empty() {
                     true => LeaseEndReason::Unsigned,
                     false => LeaseEndReason::Done,
-                },
-                receipts: result.receipts,
-                request_time,
-                planned_time,
-            },
+                };
+                (result.spending.map(sum_spending), result.receipts, why)
+            }
             Err(mut unfinished) => {
                 let known = unfinished.spending.map(sum_spending);
                 let receipts = std::mem::take(&mut unfinished.done.receipts);
                 let why = end_reason(&unfinished.how, is_sold);
                 self.unfinished = Some(unfinished);
                 // A worker that was not sold a lease waits for another one.
-                self.is_unfinished_shown = !is_sold && self.run.training.leg.is_some();
-                LeaseEnd {
-                    cost: known,
-                    receipts,
-                    why,
-                    request_time,
-                    planned_time,
-                }
+                self.is_end_shown = !is_sold && self.run.training.leg.is_some();
+                (known, receipts, why)
             }
         };
-        Event::LeaseEnded(lease_end)
+        Event::LeaseEnded(LeaseEnd {
+            cost,
+            receipts,
+            why,
+            request_time,
+            planned_time,
+        })
     }
 
     /// Carries out an action. Returns the end of the run.
@@ -441,10 +441,9 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
             self.refused_write.get_or_insert(error.to_string());
             return;
         }
-        if let Some(unfinished) = &self.unfinished
-            && !std::mem::replace(&mut self.is_unfinished_shown, true)
-        {
-            let from = wish.from.position;
+        let (unfinished, from) = (self.unfinished.as_deref(), wish.from.position);
+        let is_news = unfinished.is_some() || wish.claims.is_empty();
+        if !std::mem::replace(&mut self.is_end_shown, true) && is_news {
             (self.observe)(TrainingEvent::LeaseEnded { unfinished, from });
         }
         let mut limits = self.run.limits.clone();
@@ -464,11 +463,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> RunShell<'a, O> {
         self.wish = Some(wish);
         let buyer = self.run.buyer.clone();
         self.quoting = Some(Box::pin(async move {
-            let mut quoted = quote_lease(&buyer, &job, waits).await;
-            if quoted.as_ref().is_err_and(is_money) && job.limits.request_time.take().is_some() {
-                // What the budget allows can still be enough for some steps.
-                quoted = quote_lease(&buyer, &job, waits).await;
-            }
+            let quoted = quote_lease(&buyer, &mut job, waits).await;
             (Box::new(job), quoted)
         }));
     }

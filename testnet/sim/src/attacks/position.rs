@@ -4,9 +4,9 @@
 
 use souk_market::{
     AccountKey, Ask, Batch, Bid, BuyerFilter, Command, ContentId, Credits, DeviceId, DeviceMicros,
-    Dtype, Exchange, Genesis, JobId, Lease, LeaseId, Limit, Millis, Name, Nonce, Permille, Price,
-    Receipt, ReceiptBody, Resources, Signature, SignedBatch, SigningKey, Term, TimeInForce, Units,
-    VerifiedBatch, Wants,
+    Dispute, Dtype, Exchange, Features, Genesis, JobId, Lease, LeaseId, Limit, Millis, Name, Nonce,
+    Permille, Price, Receipt, ReceiptBody, Resources, Signature, SignedBatch, SigningKey, Term,
+    TimeInForce, Units, Verdict, VerifiedBatch, Wants,
 };
 
 /// The length of the lease.
@@ -148,10 +148,11 @@ impl Position {
         self.now.saturating_since(self.began)
     }
 
-    /// Returns an account's gain since the beginning, in micro-credits.
+    /// Returns an account's gain since the beginning, in micro-credits; its stake is still its own.
     pub fn gain(&self, side: Side) -> i64 {
         let signed = |credits: Credits| i64::try_from(credits.0).unwrap_or(i64::MAX);
-        signed(self.account(side).available) - signed(INITIAL_CREDITS)
+        let account = self.account(side);
+        signed(account.available) + signed(account.stake) - signed(INITIAL_CREDITS)
     }
 
     /// Returns the reputation that an account has lost.
@@ -204,9 +205,27 @@ impl Position {
 
     /// Settles a receipt with both signatures and returns whether the market accepted it.
     pub fn settle_receipt(&mut self, body: ReceiptBody) -> bool {
-        let receipt = Receipt::new(body).sign_as_provider(&Side::Provider.key());
-        let receipt = receipt.sign_as_buyer(&Side::Buyer.key());
+        let receipt = sign_receipt(body);
         self.send_command(Side::Provider, Command::Settle(Box::new(receipt)))
+    }
+
+    /// Returns the last dispute.
+    pub fn last_dispute(&self) -> Option<&Dispute> {
+        self.exchange.disputes().next_back()
+    }
+
+    /// Counts a verdict of each validator of a market about the last dispute; the validators sign
+    /// by their places.
+    pub fn judge_dispute(&mut self, verdicts: &[Verdict]) {
+        let dispute = self.last_dispute().expect("a lease is disputed").id;
+        let jurors = verdicts.iter().zip(10_u8..);
+        let jury: Vec<AccountKey> = jurors.map(|(_, byte)| AccountKey([byte; 32])).collect();
+        for (&juror, &verdict) in jury.iter().zip(verdicts) {
+            // A verdict that comes after the decision is refused.
+            let _ = self
+                .exchange
+                .count_verdict(self.now, dispute, juror, verdict, &jury);
+        }
     }
 
     /// Returns everything on which the rest of an attack depends.
@@ -220,6 +239,12 @@ impl Position {
         );
         postcard::to_allocvec(&(self.lease(), honest)).expect("plain data always encodes")
     }
+}
+
+/// Returns a receipt with both signatures.
+pub fn sign_receipt(body: ReceiptBody) -> Receipt {
+    let receipt = Receipt::new(body).sign_as_provider(&Side::Provider.key());
+    receipt.sign_as_buyer(&Side::Buyer.key())
 }
 
 /// A lease with an open note.
@@ -236,7 +261,10 @@ fn make_ask() -> Ask {
     Ask {
         device: DeviceId(1),
         capacity: Units(1),
-        resources: Resources::default(),
+        resources: Resources {
+            features: Features::EXACT_1,
+            ..Resources::default()
+        },
         limit: Limit::Price(PRICE),
         quantity: Units(1),
         duration_min: Millis(1),
@@ -252,7 +280,10 @@ fn make_ask() -> Ask {
 fn make_bid(class: souk_market::Class) -> Bid {
     Bid {
         class,
-        wants: Wants::default(),
+        wants: Wants {
+            features: Features::EXACT_1,
+            ..Wants::default()
+        },
         limit: Limit::Price(PRICE),
         budget: INITIAL_CREDITS,
         quantity: Units(1),

@@ -391,3 +391,37 @@ fn the_draw_follows_from_the_secret_and_has_the_share() {
     assert!((140..=260).contains(&tenth), "{tenth}");
     assert_ne!(draw(100, 1), draw(100, 2));
 }
+
+/// A provider's claim that the loss is no number is not the end of a run that only lacks money for
+/// a second opinion.
+#[test]
+fn a_doubt_without_money_for_another_provider_is_no_failed_run() {
+    for (short_of, is_believed) in [(Shortage::Money, false), (Shortage::Offers, true)] {
+        let (mut core, provider) = (begin_short(), AccountKey([7; 32]));
+        let job = souk_market::JobId([1; 32]);
+        core.apply(Event::Quoted { job, provider });
+        core.apply(Event::Recorded);
+        core.apply(Event::StepWanted);
+        let loss = LossBits(f32::NAN.to_bits());
+        core.apply(Event::Answered(StepAnswer::NotFinite { loss }));
+        core.apply(Event::LeaseEnded(LeaseEnd {
+            cost: Some(Credits(1)),
+            receipts: Vec::new(),
+            why: LeaseEndReason::Cancelled,
+            request_time: None,
+            planned_time: Micros::from_millis(1_000),
+        }));
+        core.apply(Event::Recorded);
+        core.apply(Event::NotQuoted { short_of });
+        let actions = core.apply(Event::Recorded);
+        let end = actions.iter().find_map(|action| match action {
+            Action::End(end) => Some(*end),
+            _ => None,
+        });
+        let expected = match is_believed {
+            true => End::NotFinite { step: 0, loss },
+            false => End::NoMoney,
+        };
+        assert_eq!(end, Some(expected));
+    }
+}
