@@ -241,7 +241,7 @@ impl LanguageModel {
         match &mut self.body {
             Body::Checkpoint { config, .. } if config.rotary.interleaved => {
                 Err(AdapterError::Form(
-                    "a GGUF file of this family in blocks of few bits: give one in f32, f16 or bf16",
+                    "a GGUF file of this family in blocks of few bits: give it in f32, f16 or bf16",
                 ))
             }
             Body::Checkpoint { weights, .. } => adapter::merge_into(weights, adapter),

@@ -1,6 +1,6 @@
 //! Converts the order of the rows of queries and keys. A rotation turns pairs of numbers of a head.
-//! GGUF files of Llama store the two numbers of a pair in neighbouring rows; Hugging Face's folders,
-//! and so adapters in PEFT's form, store them half a head apart.
+//! GGUF files of Llama store the two numbers of a pair in neighbouring rows; Hugging Face's
+//! folders, and so adapters in PEFT's form, store them half a head apart.
 
 use souk_memory::Tensor;
 
