@@ -241,7 +241,7 @@ impl LanguageModel {
         match &mut self.body {
             Body::Checkpoint { config, .. } if config.rotary.interleaved => {
                 Err(AdapterError::Form(
-                    "a GGUF file of this family in blocks of few bits: give it in f32, f16 or bf16",
+                    "this GGUF file, whose queries souk cannot order: give the Hugging Face folder",
                 ))
             }
             Body::Checkpoint { weights, .. } => adapter::merge_into(weights, adapter),
@@ -290,12 +290,16 @@ impl LanguageModel {
 
     fn trainable_checkpoint(&self) -> Result<(&Config, &Weights), ModelError> {
         let (config, weights) = self.checkpoint()?;
+        check_trainable(config)?;
         let is_in_blocks = |weight: &Weight| matches!(weight, Weight::Blocks { .. });
         if weights.values().any(is_in_blocks) {
             let part = "its weights in blocks of few bits: take one in f32, f16 or bf16";
             return Err(ConfigError::Training(part).into());
         }
-        check_trainable(config)?;
+        if config.rotary.interleaved {
+            let part = "the order of its queries: give the Hugging Face folder";
+            return Err(ConfigError::Training(part).into());
+        }
         Ok((config, weights))
     }
 

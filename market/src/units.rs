@@ -1,32 +1,32 @@
-//! The number types of the market: amounts, prices, quantities and times as integers. Each call
-//! that can lose a fraction names its rounding.
+//! The number types of the market: amounts, prices, quantities and times as integers. Each
+//! operation that can lose a fraction takes its rounding as an argument or documents it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::number;
 
 number! {
-    /// Micro-credits: a millionth of a credit.
+    /// An amount of money in micro-credits, which are millionths of a credit.
     Credits(u64)
 }
 number! {
-    /// Micro-credits per device-second.
+    /// A price in micro-credits per device-second (one second of one unit).
     Price(u64)
 }
 number! {
-    /// Like devices of one pool that are sold or bought together.
+    /// A number of like devices of one pool, which an order sells or buys together.
     Units(u32)
 }
 number! {
-    /// Log time, or a span of it, in milliseconds.
+    /// A time of the market's log in milliseconds since 1970, or a span in milliseconds.
     Millis(u64)
 }
 number! {
-    /// Microseconds of device time: two devices for a second are 2,000,000.
+    /// Device time in microseconds: two devices for one second are 2,000,000.
     DeviceMicros(u64)
 }
 number! {
-    /// Thousandths.
+    /// A share in thousandths: 1,000 is the whole.
     Permille(u16)
 }
 
@@ -48,7 +48,7 @@ impl Credits {
         self.0.checked_add(other.0).map(Self)
     }
 
-    /// Returns the sum; the caller must prove that it fits.
+    /// Returns the sum, which must fit in 64 bits; panics if it does not.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self(
             self.0
@@ -57,13 +57,13 @@ impl Credits {
         )
     }
 
-    /// Returns the sum or, on overflow, the greatest value. It serves sums over an account's life,
-    /// which the deposits do not bound because credits circulate.
+    /// Returns the sum or, on overflow, the greatest value. Use it for sums over an account's life:
+    /// deposits do not bound them, because credits circulate.
     pub(crate) fn plus_at_most(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// Returns the difference; the caller must prove that it is not negative.
+    /// Returns the difference, which must not be negative; panics if it is.
     pub(crate) fn minus(self, other: Self) -> Self {
         Self(
             self.0
@@ -73,11 +73,12 @@ impl Credits {
     }
 }
 
-/// A count of things, or a number that the exchange assigns in order.
+/// An integer that counts things, or that the exchange assigns in order. Both operations panic on
+/// overflow.
 pub(crate) trait Count {
     /// Adds one.
     fn count_up(&mut self);
-    /// Subtracts one from a number that must not be 0.
+    /// Subtracts one; the number must not be 0.
     fn count_down(&mut self);
 }
 
@@ -104,25 +105,26 @@ pub(crate) fn widening_product(one: u64, other: u64) -> u128 {
 }
 
 impl Millis {
-    /// Returns the latest multiple of a span that is not later; for a span of zero, the time
+    /// Returns the latest multiple of `span` at or before this time; for a span of zero, the time
     /// itself.
     pub(crate) fn floor_to(self, span: Self) -> Self {
         let past = self.0.checked_rem(span.0).unwrap_or(0);
         Self(self.0.saturating_sub(past))
     }
-    /// Returns the later time or, on overflow, the greatest one.
+    /// Returns the time `span` later or, on overflow, the greatest time.
     pub fn saturating_add(self, span: Self) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// Returns the span since `earlier`, or zero if that is later.
+    /// Returns the span since `earlier`, or zero if `earlier` is later than this time.
     pub fn saturating_since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Price {
-    /// Returns the greatest multiple of a tick that is not more.
+    /// Returns the greatest multiple of `tick` that does not exceed this price; for a tick of zero,
+    /// the price itself.
     pub(crate) fn floor_to(self, tick: Self) -> Self {
         let over = self.0.checked_rem(tick.0).unwrap_or(0);
         Self(self.0.saturating_sub(over))
@@ -130,13 +132,13 @@ impl Price {
 }
 
 impl Units {
-    /// Returns the sum; the caller must prove that it fits.
+    /// Returns the sum, which must fit in 32 bits; panics if it does not.
     pub(crate) fn plus(self, other: Self) -> Self {
         let sum = self.0.checked_add(other.0);
         Self(sum.expect("a sum of parts is no more than the whole"))
     }
 
-    /// Returns the difference; the caller must prove that it is not negative.
+    /// Returns the difference, which must not be negative; panics if it is.
     pub(crate) fn minus(self, other: Self) -> Self {
         Self(
             self.0
@@ -146,8 +148,8 @@ impl Units {
     }
 }
 
-/// Returns `product / by`; `by` must not be 0. Nearly every product fits in 64 bits, and those
-/// divide several times faster.
+/// Returns `product / by`, or `None` if it does not fit in 64 bits; panics if `by` is 0. Nearly
+/// every product fits in 64 bits, and dividing 64 bits is several times faster than dividing 128.
 #[inline]
 pub(crate) fn divide_rounded(product: u128, by: u64, rounding: Rounding) -> Option<Credits> {
     assert!(by > 0, "a divisor is never zero");
@@ -173,18 +175,20 @@ impl Price {
     }
 
     /// Returns the escrow for `quantity` units over `duration`: the cost of one unit, rounded up,
-    /// times the quantity. So the escrows of parts add up to the escrow of the whole.
+    /// times the quantity. So if a quantity is split into parts, their escrows add up to the escrow
+    /// of the whole. `None` if it does not fit in 64 bits.
     pub fn escrow_for(self, quantity: Units, duration: Millis) -> Option<Credits> {
         let unit = self.unit_cost(duration)?;
         unit.0.checked_mul(u64::from(quantity.0)).map(Credits)
     }
 
-    /// Returns the cost of `usage` at this price.
+    /// Returns the cost of `usage` at this price, or `None` if it does not fit in 64 bits.
     pub fn usage_cost(self, usage: DeviceMicros, rounding: Rounding) -> Option<Credits> {
         divide_rounded(widening_product(self.0, usage.0), 1_000_000, rounding)
     }
 
-    /// Returns the greatest price at which `quantity` units for `duration` cost at most `budget`.
+    /// Returns the greatest price at which the escrow for `quantity` units over `duration` is at
+    /// most `budget`. It treats a quantity or a duration of 0 as 1.
     pub fn max_affordable(budget: Credits, quantity: Units, duration: Millis) -> Self {
         let each = budget.0.checked_div(u64::from(quantity.0.max(1)));
         let product = widening_product(each.unwrap_or(budget.0), 1_000);
@@ -201,7 +205,7 @@ impl Price {
 }
 
 impl DeviceMicros {
-    /// Returns a part of this time, rounded up, and at most the whole.
+    /// Returns this share of the time, rounded up; a share of more than 1,000 gives the whole.
     pub fn scale_by(self, part: Permille) -> Self {
         let product = widening_product(self.0, part.0.min(1_000).into());
         let part = divide_rounded(product, 1_000, Rounding::Up);

@@ -85,7 +85,8 @@ pub struct TrainResumeArgs {
 pub struct TrainArgs {
     /// An ONNX model with its weights inside: all its f32 initialisers are trained, except single
     /// numbers and those that --freeze names. Or, with DATA, a language model: a folder in the
-    /// format of Hugging Face's tools, a GGUF file in f32, f16 or bf16, or `bundled`.
+    /// format of Hugging Face's tools, `bundled`, or without --full a GGUF file in f32, f16 or
+    /// bf16.
     pub model: PathBuf,
     /// The examples for a language model, which gets an adapter (LoRA) unless you add --full. Each
     /// line is a JSON object with `text`, with `prompt` and `completion`, or with `messages`.

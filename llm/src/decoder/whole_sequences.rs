@@ -51,9 +51,6 @@ pub(crate) fn check_trainable(config: &Config) -> Result<(), ConfigError> {
     if !is_family {
         return refused("its family: supported are llama, mistral, qwen2, qwen3");
     }
-    if config.rotary.interleaved {
-        return refused("the order of its queries: take the Hugging Face folder");
-    }
     if config.score_limit.is_some() || config.logit_limit.is_some() {
         return refused("its limits on scores or logits");
     }

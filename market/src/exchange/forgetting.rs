@@ -1,21 +1,21 @@
 //! Forgets closed leases: the oldest first, but none for which a stake still answers.
 //!
-//! The rule `closed_leases_kept` says how many of the newest closed leases stay. An older one stays
-//! too while its buyer can accuse a provider with a stake, and until a dispute about it is over.
-//! Else a liar could trade with itself until the market has forgotten the lease in which it lied.
-//! Only an exact lease that was paid and not judged can be accused.
+//! The rule `closed_leases_kept` says how many of the newest closed leases stay. An older exact one
+//! stays too while its buyer can accuse a provider with a stake, and until a dispute about it is
+//! over. Else a liar could trade with itself until the market has forgotten the lease in which it
+//! lied.
 //!
-//! So that memory stays bounded, each buyer has [`ANSWERING_LEASES_MAX`] such leases, and its own
-//! oldest goes first. So only leases that the buyer bought itself push its lease out, and each of
-//! them was paid. All buyers together have [`ANSWERING_LEASES_TOTAL`]; beyond, the oldest lease of
-//! the buyer with the most goes. So who floods the market with leases pushes out its own. A new
-//! account that takes a forgotten one's slot also takes over its leases.
+//! So that memory stays bounded, each buyer has [`ANSWERING_LEASES_MAX`] such leases, and all
+//! buyers together have [`ANSWERING_LEASES_TOTAL`]. Beyond, the cheapest lease goes first, and of
+//! equal ones the oldest. So to push out a lease, somebody must pay for as many leases that each
+//! cost at least as much, and the market keeps its share of each. A new account that takes a
+//! forgotten one's slot also takes over its leases.
 
 use std::collections::BTreeSet;
 
 use crate::ids::{LeaseId, Slot};
 use crate::lease::LeaseState;
-use crate::units::Millis;
+use crate::units::{Credits, Millis};
 
 use super::Exchange;
 
@@ -32,54 +32,43 @@ const ANSWERING_LEASES_TOTAL: usize = 100_000;
 /// changed: a command after a quiet hour must not pay for all of them. Each closing adds one.
 const FORGOTTEN_AT_ONCE: usize = 8;
 
+/// A closed lease in the order in which the market forgets: by what the buyer paid, then by when it
+/// closed.
+type Rank = (Credits, Millis, LeaseId);
+
 /// The closed leases that stay only because a stake answers for them. Snapshots do not hold them:
 /// they are the closed leases that are not among the newest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AnsweringLeases {
     /// When each closed, the oldest first.
     by_time: BTreeSet<(Millis, LeaseId)>,
+    /// The first to go first.
+    by_rank: BTreeSet<Rank>,
     /// The same by the slot of the buyer.
-    by_buyer: BTreeSet<(Slot, Millis, LeaseId)>,
-    /// The buyers by the number of their leases.
-    by_count: BTreeSet<(usize, Slot)>,
+    by_buyer: BTreeSet<(Slot, Rank)>,
 }
 
 impl AnsweringLeases {
-    fn insert(&mut self, buyer: Slot, at: Millis, id: LeaseId) {
-        let fresh = self.by_time.insert((at, id));
+    fn insert(&mut self, buyer: Slot, rank: Rank) {
+        let (_, at, id) = rank;
+        let fresh = self.by_time.insert((at, id)) && self.by_rank.insert(rank);
         assert!(fresh, "a lease leaves the newest once");
-        self.by_count.remove(&(self.count_of(buyer), buyer));
-        self.by_buyer.insert((buyer, at, id));
-        self.by_count.insert((self.count_of(buyer), buyer));
+        self.by_buyer.insert((buyer, rank));
     }
 
-    fn remove(&mut self, buyer: Slot, at: Millis, id: LeaseId) {
-        self.by_count.remove(&(self.count_of(buyer), buyer));
-        let known = self.by_time.remove(&(at, id)) && self.by_buyer.remove(&(buyer, at, id));
+    fn remove(&mut self, buyer: Slot, rank: Rank) {
+        let (_, at, id) = rank;
+        let known = self.by_time.remove(&(at, id)) && self.by_rank.remove(&rank);
         assert!(known, "a lease is forgotten once");
-        let left = self.count_of(buyer);
-        if left > 0 {
-            self.by_count.insert((left, buyer));
-        }
+        self.by_buyer.remove(&(buyer, rank));
     }
 
-    fn count_of(&self, buyer: Slot) -> usize {
-        self.of_buyer(buyer).count()
-    }
-
-    /// Returns the buyer with the most leases.
-    fn largest_buyer(&self) -> Option<Slot> {
-        self.by_count.last().map(|(_, buyer)| *buyer)
-    }
-
-    /// Iterates over the leases of one buyer, the oldest first.
-    fn of_buyer(&self, buyer: Slot) -> impl Iterator<Item = (Millis, LeaseId)> + '_ {
-        let (first, last) = (
-            (buyer, Millis(0), LeaseId(0)),
-            (buyer, Millis(u64::MAX), LeaseId(u64::MAX)),
-        );
-        let all = self.by_buyer.range(first..=last);
-        all.map(|(_, at, id)| (*at, *id))
+    /// Iterates over the leases of one buyer, the first to go first.
+    fn of_buyer(&self, buyer: Slot) -> impl Iterator<Item = Rank> + '_ {
+        let first = (Credits::ZERO, Millis(0), LeaseId(0));
+        let last = (Credits(u64::MAX), Millis(u64::MAX), LeaseId(u64::MAX));
+        let all = self.by_buyer.range((buyer, first)..=(buyer, last));
+        all.map(|(_, rank)| *rank)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -109,39 +98,40 @@ impl Exchange {
     /// Keeps a lease that is no longer among the newest if a stake answers for it, else forgets it.
     fn keep_answering(&mut self, at: Millis, id: LeaseId) {
         let lease = &self.leases[&id];
-        let buyer = lease.parties.buyer;
+        let (buyer, rank) = (lease.parties.buyer, (lease.cost, at, id));
         let provider = self.ledger.find_slot(lease.provider);
         let is_staked = provider.is_some_and(|slot| self.ledger.get(slot).stake.0 > 0);
         let is_judged = lease.faulted || lease.disputed.is_some();
-        let is_worth = lease.exact && lease.cost.0 > 0 && !is_judged;
-        let is_answered_for = is_worth && is_staked && self.can_be_accused(at);
+        let is_worth = lease.exact && !is_judged && is_staked;
+        let is_answered_for = is_worth && self.can_be_accused(at);
         if !is_answered_for && !self.is_in_dispute(id) {
             self.forget_lease(id);
             return;
         }
-        self.answering.insert(buyer, at, id);
-        if self.answering.count_of(buyer) > ANSWERING_LEASES_MAX {
-            self.forget_oldest_of(buyer);
+        self.answering.insert(buyer, rank);
+        // At most [`crate::DISPUTES_OPEN_MAX`] more stay because of a dispute.
+        if self.answering.of_buyer(buyer).count() > ANSWERING_LEASES_MAX {
+            let own = self.answering.of_buyer(buyer);
+            let first = self.first_undisputed(own);
+            self.forget_answering(first);
         }
-        if self.answering.len() > ANSWERING_LEASES_TOTAL
-            && let Some(largest) = self.answering.largest_buyer()
-        {
-            self.forget_oldest_of(largest);
-        }
-    }
-
-    /// Forgets the oldest lease of a buyer that no open dispute is about. At most
-    /// [`crate::DISPUTES_OPEN_MAX`] leases stay because of one.
-    fn forget_oldest_of(&mut self, buyer: Slot) {
-        if let Some((at, oldest)) = self.oldest_undisputed(buyer) {
-            self.answering.remove(buyer, at, oldest);
-            self.forget_lease(oldest);
+        if self.answering.len() > ANSWERING_LEASES_TOTAL {
+            let all = self.answering.by_rank.iter().copied();
+            let first = self.first_undisputed(all);
+            self.forget_answering(first);
         }
     }
 
-    fn oldest_undisputed(&self, buyer: Slot) -> Option<(Millis, LeaseId)> {
-        let mut own = self.answering.of_buyer(buyer);
-        own.find(|(_, id)| !self.is_in_dispute(*id))
+    fn first_undisputed(&self, mut leases: impl Iterator<Item = Rank>) -> Option<Rank> {
+        leases.find(|(_, _, id)| !self.is_in_dispute(*id))
+    }
+
+    fn forget_answering(&mut self, rank: Option<Rank>) {
+        if let Some(rank) = rank {
+            let (_, _, id) = rank;
+            self.answering.remove(self.leases[&id].parties.buyer, rank);
+            self.forget_lease(id);
+        }
     }
 
     /// Forgets leases for which no stake answers any more.
@@ -151,9 +141,7 @@ impl Exchange {
         let over = over.filter(|(_, id)| !self.is_in_dispute(*id));
         let over: Vec<(Millis, LeaseId)> = over.take(FORGOTTEN_AT_ONCE).copied().collect();
         for (at, id) in over {
-            let buyer = self.leases[&id].parties.buyer;
-            self.answering.remove(buyer, at, id);
-            self.forget_lease(id);
+            self.forget_answering(Some((self.leases[&id].cost, at, id)));
         }
     }
 
@@ -181,7 +169,7 @@ impl Exchange {
             if let LeaseState::Closed { at, .. } = lease.state
                 && !self.closed.contains(&(at, lease.id))
             {
-                found.insert(lease.parties.buyer, at, lease.id);
+                found.insert(lease.parties.buyer, (lease.cost, at, lease.id));
             }
         }
         found
@@ -199,37 +187,5 @@ impl Exchange {
             return;
         };
         assert!(oldest.0 <= newest.0, "the newest closed leases stay first");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_buyer_with_the_most_leases_is_known_whatever_goes() {
-        let mut leases = AnsweringLeases::default();
-        let all: Vec<(Slot, Millis, LeaseId)> = (0..60_u64)
-            .map(|it| (Slot((it * it % 7) as u32), Millis(it / 3), LeaseId(it)))
-            .collect();
-        let mut counts = std::collections::BTreeMap::new();
-        for &(buyer, at, id) in &all {
-            leases.insert(buyer, at, id);
-            *counts.entry(buyer).or_insert(0) += 1;
-            let most = counts
-                .iter()
-                .max_by_key(|(buyer, count)| (**count, **buyer));
-            assert_eq!(leases.largest_buyer(), most.map(|(buyer, _)| *buyer));
-        }
-        for &(buyer, at, id) in all.iter().rev() {
-            leases.remove(buyer, at, id);
-            *counts.entry(buyer).or_insert(0) -= 1;
-            counts.retain(|_, count| *count > 0);
-            let most = counts
-                .iter()
-                .max_by_key(|(buyer, count)| (**count, **buyer));
-            assert_eq!(leases.largest_buyer(), most.map(|(buyer, _)| *buyer));
-        }
-        assert_eq!(leases, AnsweringLeases::default());
     }
 }

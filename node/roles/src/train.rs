@@ -455,9 +455,7 @@ impl TrainCore {
         let (steps, evaluations) = self.lease_extent(from.position);
         let position = from.position;
         let left = self.budget_left();
-        // A second opinion on a doubt is not put off for the sake of audits.
-        let reserved = left.filter(|_| self.doubt.is_none());
-        let kept_back = reserved.map_or(Credits::ZERO, |left| {
+        let kept_back = left.map_or(Credits::ZERO, |left| {
             self.audit_reserve(left, steps, evaluations)
         });
         LeaseWish {

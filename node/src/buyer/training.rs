@@ -1,9 +1,14 @@
-//! Trains a model over leases: what a run is, and which examples each of its steps gets.
+//! Trains a model over leases: checks a run before it buys anything, and chooses the batch of each
+//! step.
 //!
-//! A step is a request of a session, and the parameters are outputs that feed the next request. So
-//! they stay with the provider from step to step, and the buyer sends only the batch. After some
-//! steps the buyer gets the parameters too, and writes them beside the journal of the run
-//! ([`RunJournal`]): if a provider or the buyer is lost, another one goes on from there.
+//! A step is a request of a session. Its outputs include the *states* (the parameters and the
+//! optimiser's state), which feed the next request. So the states stay with the provider from step
+//! to step, and the buyer sends only the batch. After every few steps the provider also returns the
+//! states to the buyer, which stores them with the journal of the run ([`RunJournal`]). If a
+//! provider or the buyer fails, another provider or a later process continues from there.
+//!
+//! Several workers can train side by side, in rounds; the part of one worker in a round is a *leg*,
+//! a run of its own.
 
 mod answer_times;
 mod audited_segment;
@@ -50,7 +55,7 @@ use super::job::{Job, Limits};
 /// The most steps of a run.
 pub const STEPS_MAX: u64 = 1_000_000;
 
-/// The most batches of held-out examples.
+/// The most batches of held-out examples (examples that evaluate a run and do not train it).
 pub const EVALUATION_BATCHES_MAX: usize = 512;
 
 /// The examples of a run. All tensors have one row for each example.
@@ -58,35 +63,36 @@ pub const EVALUATION_BATCHES_MAX: usize = 512;
 pub struct TrainingData {
     /// The inputs of the model, by name.
     pub inputs: BTreeMap<String, Tensor>,
-    /// The name of the targets, which must not be a value of the model.
+    /// The name under which a step gets the targets; no value of the model can have it.
     pub target_name: String,
-    /// What the model should give for each example.
+    /// The targets: the output that the model should produce for each example, or its label.
     pub target: Tensor,
 }
 
 /// The order of the examples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExampleOrder {
-    /// The order of the rows, again and again.
+    /// The order of the rows, the same in each pass.
     OfRows,
-    /// Another order for each pass over the examples, which this seed determines.
+    /// A shuffled order, another one in each pass; this seed determines all of them.
     Shuffled(u64),
 }
 
 /// How long and how fast to train.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingSettings {
-    /// The number of steps.
+    /// The number of steps; if there are several workers, each does this many.
     pub steps: u64,
-    /// The number of examples of each step.
+    /// The number of examples in a batch; each worker takes one batch per step.
     pub batch: usize,
     /// The learning rate of each step.
     pub learning_rate: LearningRate,
-    /// Which examples each step gets.
+    /// The order in which the steps take the examples.
     pub order: ExampleOrder,
     /// What to train, and by which loss and optimiser.
     pub recipe: Recipe,
-    /// The workers that train side by side; none for one worker whose steps nobody averages.
+    /// The workers that train side by side and whose parameters the buyer averages; `None` for a
+    /// single worker without averages.
     pub workers: Option<Workers>,
 }
 
@@ -134,24 +140,25 @@ impl TrainingSettings {
 /// A checked run that has bought nothing yet.
 #[derive(Clone, Debug)]
 pub struct Training {
-    /// The graph of a step.
+    /// The graph of a step, with the states before the first step.
     pub step: StepGraph,
     /// Inputs and targets of all examples.
     pub data: TrainingData,
     /// How long, how fast and what to train.
     pub settings: TrainingSettings,
-    /// Examples on which it is evaluated, if there are some.
+    /// The held-out examples that evaluate the run, if there are any.
     pub held_out: Option<HeldOut>,
     examples: usize,
-    /// The part of a round that this is; none for the whole run.
+    /// The leg that this run is (one worker's part of a round); `None` for the whole run.
     leg: Option<Leg>,
 }
 
 impl Training {
-    /// Checks a run, and builds the graph of its steps.
+    /// Checks that the model, the examples and the settings fit each other, and builds the graph of
+    /// a step.
     ///
     /// # Errors
-    /// [`TrainingError`] with what does not fit.
+    /// [`TrainingError`] with the first thing that does not fit.
     pub fn prepare(
         model: Bytes,
         data: TrainingData,
@@ -193,15 +200,16 @@ impl Training {
         })
     }
 
-    /// Returns how many batches one pass over the examples has. Examples that fill no batch are
-    /// left out of that pass.
+    /// Returns the number of batches in one pass over the examples. A pass leaves out the last
+    /// examples of its order if they do not fill a batch.
     #[must_use]
     pub fn batches_per_pass(&self) -> u64 {
         (self.examples / self.settings.batch) as u64
     }
 
-    /// Returns what the step at a position needs besides the states: its batch and the numbers of
-    /// the optimiser.
+    /// Returns the inputs of the step at a position, by name and without the states: its batch, and
+    /// the optimiser's numbers for that position. Positions count from 0; those of a leg count from
+    /// its first step.
     #[must_use]
     pub fn step_inputs(&self, position: u64) -> BTreeMap<String, Tensor> {
         let (position, batch) = self.locate_step(position);
@@ -225,7 +233,8 @@ impl Training {
         given
     }
 
-    /// Returns what a batch of the held-out examples needs besides the states.
+    /// Returns the inputs that evaluate the held-out batch at `place` (from 0), by name and without
+    /// the states.
     ///
     /// # Panics
     /// If there are no held-out examples.
@@ -237,7 +246,7 @@ impl Training {
         given
     }
 
-    /// Returns the part of a round that one worker does, from these states.
+    /// Returns the run of one leg, which begins from these states.
     fn for_leg(&self, leg: Leg, states: BTreeMap<String, Tensor>) -> Training {
         let mut training = self.clone();
         training.step.states = states;
@@ -250,15 +259,15 @@ impl Training {
         self.leg.map_or(self.settings.steps, |leg| leg.steps)
     }
 
-    /// Returns the held-out examples that are evaluated with the states of its steps: of a run of
-    /// several workers, only the legs that do no step evaluate.
+    /// Returns the held-out examples that this run or leg evaluates itself. A leg that trains
+    /// evaluates none: a separate leg without steps does.
     fn held_out_of_steps(&self) -> Option<&HeldOut> {
         let evaluates = self.leg.is_none_or(Leg::is_evaluation);
         self.held_out.as_ref().filter(|_| evaluates)
     }
 
-    /// Returns the position of a step in the run, and the number of its batch. Workers take the
-    /// batches in turn.
+    /// Converts a step's position in this run or leg into its position in the whole run and the
+    /// number of its batch. Workers take the batches in turn.
     fn locate_step(&self, position: u64) -> (u64, u64) {
         let Some(leg) = &self.leg else {
             return (position, position);
@@ -268,7 +277,8 @@ impl Training {
         (position, position * batches + leg.worker as u64)
     }
 
-    /// Returns the number of terms of which the loss of a step is the mean.
+    /// Returns the number of terms in the loss of a step, which is their mean: its examples or, for
+    /// [`Loss::CountedCrossEntropy`], its labels that count.
     fn step_terms(&self, position: u64) -> u64 {
         let (_, batch) = self.locate_step(position);
         let rows = self.batch_rows(batch);
@@ -280,14 +290,14 @@ impl Training {
         }
     }
 
-    /// Returns how many requests some steps and evaluations are.
+    /// Returns the number of requests that so many steps and evaluations need.
     fn count_requests(&self, steps: u64, evaluations: u64) -> u64 {
         let batches = self.held_out.as_ref().map_or(0, HeldOut::batch_count);
         steps.saturating_add(evaluations.saturating_mul(batches as u64))
     }
 
-    /// Returns how many requests the whole run is: a step is one, and so is a batch of an
-    /// evaluation.
+    /// Returns the number of requests of the whole run: one for each step of each worker, and one
+    /// for each batch of an evaluation.
     #[must_use]
     pub fn request_count(&self) -> u64 {
         let steps = self.settings.steps;
@@ -308,8 +318,9 @@ impl Training {
         }
     }
 
-    /// Returns the hash of all that determines the result: the graph of a step, the examples, their
-    /// order and the numbers of the optimiser, and the held-out examples. A run can go on only with
+    /// Returns the hash of everything that determines the result: the graph of a step, the states
+    /// before the first step, the examples and their order, the optimiser's numbers, the held-out
+    /// examples, the workers and the leg. A later process can continue a run only if this hash is
     /// the same.
     #[must_use]
     pub fn subject(&self) -> ContentId {
@@ -338,7 +349,8 @@ impl Training {
             bytes.extend_from_slice(name.as_bytes());
             bytes.extend_from_slice(tensor.id().as_bytes());
         }
-        // The graph has all of the recipe but what depends on the position of a step.
+        // The graph contains the whole recipe except for the numbers that depend on a step's
+        // position.
         for position in [0, 1, *steps] {
             let schedule = self.step.schedule(position, learning_rate.peak);
             bytes.extend_from_slice(schedule.id().as_bytes());
@@ -371,7 +383,8 @@ impl Training {
         ContentId::for_content(&bytes)
     }
 
-    /// Returns the rows of the examples of a batch.
+    /// Returns the rows of the examples in the batch with this number, which counts over all
+    /// passes.
     fn batch_rows(&self, number: u64) -> Vec<usize> {
         let batch = self.settings.batch;
         let (pass, place) = (
@@ -394,7 +407,7 @@ fn training_job(
     requests: u64,
     inputs: BTreeMap<String, Tensor>,
 ) -> Job {
-    // One sequence: each step reads what the one before it made.
+    // One sequence: each step reads the states from the step before it.
     limits.sequences = 1;
     limits.requests = u32::try_from(requests).unwrap_or(u32::MAX);
     limits.providers_min = 1;
@@ -408,7 +421,7 @@ fn training_job(
     }
 }
 
-/// Returns the number of examples, in which all tensors agree.
+/// Returns the number of examples, which must be the first dimension of every tensor.
 fn count_examples(data: &TrainingData) -> Result<usize, TrainingError> {
     let rows = |tensor: &Tensor| tensor.dims().first().copied();
     let targets = rows(&data.target).ok_or_else(|| TrainingError::Scalar {
@@ -428,7 +441,7 @@ fn count_examples(data: &TrainingData) -> Result<usize, TrainingError> {
     Ok(targets)
 }
 
-/// Checks that all numbers are finite: one NaN would spoil all parameters in its step.
+/// Checks that all 32-bit floats are finite: one NaN would make every parameter a NaN in its step.
 fn check_floats(data: &TrainingData) -> Result<(), TrainingError> {
     let target = (&data.target_name, &data.target);
     for (name, tensor) in data.inputs.iter().chain([target]) {
@@ -444,7 +457,8 @@ fn check_floats(data: &TrainingData) -> Result<(), TrainingError> {
     Ok(())
 }
 
-/// Checks that each label is one of the classes, or below 0 and at least `first`.
+/// Checks that each label is a class (from 0, below `classes`) or, if `first` is negative, a label
+/// from `first` to -1, which does not count.
 fn check_labels(data: &TrainingData, first: i64, classes: usize) -> Result<(), TrainingError> {
     let labels = match data.target.dtype() {
         DType::I32 => data.target.to_vec::<i32>().map(|all| {
@@ -469,6 +483,7 @@ fn check_labels(data: &TrainingData, first: i64, classes: usize) -> Result<(), T
     })
 }
 
+/// Returns the type of a tensor with `batch` rows of `all`.
 fn batch_type(all: &Tensor, batch: usize) -> InputType {
     let mut dims = all.dims().to_vec();
     dims[0] = batch;
@@ -488,8 +503,9 @@ fn take_rows(all: &Tensor, rows: &[usize]) -> Tensor {
     Tensor::new(all.dtype(), shape, bytes.into()).expect("the rows have the width of the tensor's")
 }
 
-/// Shuffles by a seed and the number of a pass: the order of Fisher and Yates, with the numbers of
-/// SplitMix64. The same seed gives the same batches on every machine and in every version.
+/// Shuffles the rows for a pass: a Fisher-Yates shuffle with SplitMix64, which the seed and the
+/// number of the pass initialise. The same seed must give the same batches on every machine and in
+/// every version.
 fn shuffle(mut rows: Vec<usize>, seed: u64, pass: u64) -> Vec<usize> {
     let mut state = seed ^ pass.wrapping_mul(0xD1B5_4A32_D192_ED03);
     let mut draw = |below: usize| {

@@ -19,10 +19,11 @@ use crate::folder::{connect_broker, unreachable_market};
 use crate::suggested_command;
 use crate::{rules, show};
 
-/// Additional notice of a change, because it can take a moment to reach the log.
+/// Additional notice: the market checks the notice when the command reaches the log, a moment after
+/// this program computes the time.
 const MARGIN: Millis = Millis(5_000);
 
-/// Runs a command on rules.
+/// Runs `souk operator rules show|list|change|cancel`.
 pub async fn run(folder: &Path, output: Output, command: OperatorRules) -> Outcome {
     match command {
         OperatorRules::Show => show_rules(folder, output).await,
@@ -73,7 +74,7 @@ async fn list_changes(folder: &Path, output: Output) -> Outcome {
     Ok(())
 }
 
-/// Lists commands that wait for more operators.
+/// Lists the commands that wait for the approval of more operators.
 pub async fn list_pending_commands(folder: &Path, output: Output) -> Outcome {
     let found = fetch_governance(folder).await?;
     match output {
@@ -128,7 +129,8 @@ async fn change_rules(folder: &Path, output: Output, args: &RulesChangeArgs) -> 
     Ok(())
 }
 
-/// Returns when a change that is announced now takes effect.
+/// Returns the log time at which a change takes effect if it is announced now, with this notice or
+/// else with the market's shortest one.
 fn told_for(found: &Governance, notice: Option<Duration>) -> Millis {
     let notice = notice.map(|notice| u64::try_from(notice.as_millis()).unwrap_or(u64::MAX));
     let notice = notice.map_or(found.rules.rules_notice, Millis);
@@ -139,6 +141,7 @@ fn told_for(found: &Governance, notice: Option<Duration>) -> Millis {
         .saturating_add(MARGIN)
 }
 
+/// Parses the NAME=VALUE of `--set`.
 fn parse_setting(set: &str) -> Result<Setting, Failure> {
     let wrong = |why: &str| {
         let hint = format!(
@@ -155,6 +158,7 @@ fn parse_setting(set: &str) -> Result<Setting, Failure> {
     Ok(Setting::Number { rule, value })
 }
 
+/// Returns the setting of a class: its present rules with the tick and the lot of the options.
 fn of_class(now: ClassRules, args: &RulesChangeArgs) -> Setting {
     Setting::Class(ClassRules {
         tick: args.tick.map_or(now.tick, Price),
@@ -163,7 +167,8 @@ fn of_class(now: ClassRules, args: &RulesChangeArgs) -> Setting {
     })
 }
 
-/// Announces the time from which another version of the rules applies.
+/// Announces the time from which version `to` of the rules applies. Refuses without `force` if a
+/// validator supports only lower versions, because it would stop then.
 pub async fn announce_upgrade(
     folder: &Path,
     output: Output,

@@ -1,48 +1,53 @@
 //! Packs a matrix of weights in the order in which tiles (small blocks of a result) read it: in
-//! panels as wide as a tile. The image and sequence engines use it for convolutions, products and
-//! attention.
+//! panels, groups of neighbouring columns that are as wide as a tile. The image and sequence
+//! engines use panels for convolutions, products and attention.
 //!
-//! Packing only moves the weights, so it can be undone, and no program needs to store them twice.
+//! Packing only moves the weights and pads each panel to whole vectors. So
+//! [`PackedMatrix::for_each_weight`] can undo it, and no program needs to store the weights twice.
 
 use souk_host::isa::Isa;
 
 use super::aligned_floats::AlignedFloats;
 
-/// Columns that a tile computes at once.
+/// A panel: neighbouring columns of a matrix, which a tile computes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Panel {
-    /// The first column.
+    /// Its first column in the matrix.
     pub start: usize,
-    /// Columns; the vectors can be wider.
+    /// The number of its columns; its vectors can have room for more.
     pub columns: usize,
+    /// Its width in vectors.
     pub vectors: usize,
-    /// Where its columns begin among those of all panels, the filling between them counted.
+    /// The place of its first column among the columns of all panels, with the padding of the
+    /// panels before it.
     pub place: usize,
 }
 
-/// A matrix in panels: of each all rows, of each row the panel's columns.
+/// A matrix stored panel by panel. Each panel stores its columns of row 0, then those of row 1, and
+/// so on.
 #[derive(Debug)]
 pub(crate) struct PackedMatrix {
     pub panels: Vec<Panel>,
-    /// Rows.
+    /// The number of rows.
     pub depth: usize,
+    /// The weights of all panels, with zeros in the padding.
     pub weights: AlignedFloats,
 }
 
 impl Panel {
-    /// Columns, the filling counted.
+    /// Returns the number of columns with the padding to whole vectors.
     pub fn padded_width(&self, isa: Isa) -> usize {
         self.vectors * isa.vector_width()
     }
 }
 
-/// The panels that `columns` are cut into.
+/// Divides this number of columns into panels.
 pub(crate) fn split_panels(isa: Isa, columns: usize) -> Vec<Panel> {
     let mut panels = Vec::new();
     let (mut start, mut place) = (0, 0);
     while start < columns {
         let wanted = (columns - start).div_ceil(isa.vector_width());
-        // Make panels of about one width, so that no narrow panel is left over.
+        // Make all panels about equally wide, so that no narrow panel remains at the end.
         let vectors = wanted.div_ceil(wanted.div_ceil(isa.tile_vectors_max()));
         let width = vectors * isa.vector_width();
         let columns = (columns - start).min(width);
@@ -58,14 +63,15 @@ pub(crate) fn split_panels(isa: Isa, columns: usize) -> Vec<Panel> {
     panels
 }
 
-/// Columns of all panels, filling included.
+/// Returns the number of columns of all panels with their padding.
 pub(crate) fn panels_width(isa: Isa, panels: &[Panel]) -> usize {
     panels
         .last()
         .map_or(0, |it| it.place + it.padded_width(isa))
 }
 
-/// One float for each column of every panel; the filling has zeros.
+/// Returns `of(column)` for each column, such as its bias, in the layout of the panels with zeros
+/// in the padding.
 pub(crate) fn by_column(isa: Isa, panels: &[Panel], of: impl Fn(usize) -> f32) -> Vec<f32> {
     let mut floats = Vec::with_capacity(panels_width(isa, panels));
     for panel in panels {
@@ -76,7 +82,8 @@ pub(crate) fn by_column(isa: Isa, panels: &[Panel], of: impl Fn(usize) -> f32) -
 }
 
 impl PackedMatrix {
-    /// Packs `depth` rows; `fill` writes a panel's columns of one row.
+    /// Packs a matrix of `depth` rows. `fill` gets a panel, the number of a row, and the slice to
+    /// which it must write the panel's columns of that row.
     pub fn new(
         isa: Isa,
         panels: Vec<Panel>,
@@ -97,12 +104,14 @@ impl PackedMatrix {
         }
     }
 
-    /// The weights from those of a panel on, which must be one of this matrix.
+    /// Returns the weights from the beginning of `panel`, which must belong to this matrix, to the
+    /// end of the matrix.
     pub fn weights_from(&self, panel: &Panel) -> &[f32] {
         &self.weights[panel.place * self.depth..]
     }
 
-    /// Tells of every weight its row, its column and its value; `isa` must be that of the packing.
+    /// Calls `tell` with the row, the column and the value of every weight, without the padding.
+    /// `isa` must be the one for which the matrix was packed.
     pub fn for_each_weight(&self, isa: Isa, mut tell: impl FnMut(usize, usize, f32)) {
         for panel in &self.panels {
             let rows = self

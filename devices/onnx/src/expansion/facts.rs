@@ -1,6 +1,10 @@
 //! Records the known facts about a graph's values while the expansion rewrites its nodes in order:
-//! rank, type, sizes, the integers of small constants, and the tensors of lists. A rewrite reads
-//! them through its builder and leaves a node as it is if a fact that it needs is unknown.
+//! rank, type, sizes, the integers of small constants, and the tensors of lists (ONNX sequences). A
+//! rewrite reads them through its builder and leaves a node as it is if a fact that it needs is
+//! unknown.
+//!
+//! Texts are strings that the expansion has replaced by ids; this module also refuses nodes that
+//! would compute with them.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +24,8 @@ use crate::{
 const INT32: i32 = DataType::Int32 as i32;
 const INT64: i32 = DataType::Int64 as i32;
 
-/// Operators that only move texts, or compare them for equality.
+/// Standard operators that can read texts (strings, now ids): they only move them, compare them for
+/// equality, or read their sizes.
 const TEXT_OPERATORS: &[&str] = &[
     "Compress",
     "Concat",
@@ -52,25 +57,29 @@ type Sizes = Vec<Option<i64>>;
 
 /// The facts about a graph's values.
 pub(super) struct Facts {
+    /// The version of the standard operator set.
     pub opset: i64,
     ranks: Ranks,
     types: BTreeMap<String, DType>,
-    /// Constants whose values are bytes, raw or external, that can be reinterpreted.
+    /// Constants that store their values as bytes, in the model or in an external file. A rewrite
+    /// can reinterpret these bytes as another type or shape.
     constants: BTreeMap<String, TensorProto>,
-    /// Small constants of integers.
+    /// The integers of constants of at most [`INTS_MAX`] elements.
     ints: BTreeMap<String, Vec<i64>>,
     /// Sizes of values, as far as known.
     dims: BTreeMap<String, Sizes>,
     /// The tensors of each list.
     lists: BTreeMap<String, List>,
-    /// How many more list tensors the expansion can follow.
+    /// How many more list tensors the expansion can follow; the facts of nested graphs share this
+    /// number.
     listed_left: Rc<Cell<usize>>,
 }
 
-/// A constant that states indices or sizes can have at most this many integers.
+/// The facts hold the integers of a constant only if it has at most this many: constants that state
+/// indices or sizes are small.
 const INTS_MAX: usize = 1024;
-/// The expansion can follow at most this many list tensors; a tensor counts each time that a node
-/// creates or joins a list with it.
+/// The expansion can follow at most this many list tensors. It counts a tensor each time that a
+/// node creates a list with it, or concatenates a list that contains it.
 const LISTED_MAX: usize = 1 << 16;
 
 impl Facts {
@@ -88,7 +97,8 @@ impl Facts {
         }
     }
 
-    /// Returns the facts for a nested graph: those from outside and its own declarations.
+    /// Returns the facts for a nested graph: the outer facts that it reads, its declarations and
+    /// its initialisers.
     pub fn nested_facts(&self, graph: &GraphProto) -> Self {
         let mut known = self.seen_by(graph);
         known.ranks.record_declarations(graph);
@@ -109,7 +119,8 @@ impl Facts {
         known
     }
 
-    /// Returns only the outside facts that a graph reads: to copy all for each body would be slow.
+    /// Returns only the outer facts that a graph reads, because copying all of them for each body
+    /// would be slow.
     fn seen_by(&self, graph: &GraphProto) -> Self {
         let mut names = BTreeSet::new();
         add_reads(graph, &mut names);
@@ -131,13 +142,14 @@ impl Facts {
         }
     }
 
+    /// Notes all facts about a constant.
     fn record_constant(&mut self, name: &str, tensor: &TensorProto) {
         self.note_type(name, tensor.data_type());
         let dims: Vec<usize> = tensor.dims.iter().map(|&dim| dim.max(0) as usize).collect();
         self.ranks.record_constant(name, &dims);
         let dims = tensor.dims.iter().map(|&dim| Some(dim)).collect();
         self.dims.insert(name.to_owned(), dims);
-        // Values in typed fields are not bytes: they would need a conversion first.
+        // A constant that stores its values in typed fields has no bytes to reinterpret.
         if tensor.raw_data.is_some() || external_location(tensor).is_some() {
             self.constants.insert(name.to_owned(), tensor.clone());
         }
@@ -151,7 +163,7 @@ impl Facts {
         }
     }
 
-    /// Notes the integers of a constant.
+    /// Notes the integers of a constant, if it is a small one of 32-bit or 64-bit integers.
     fn record_ints(&mut self, name: &str, tensor: Option<Tensor>) {
         let narrow =
             |tensor: &Tensor| Some(tensor.to_vec::<i32>().ok()?.into_iter().map(i64::from));
@@ -170,8 +182,11 @@ impl Facts {
         }
     }
 
-    /// Notes the facts about a node's outputs. Nodes must come in the graph's order, because the
-    /// facts follow from those of the inputs.
+    /// Notes the facts about a node's outputs, and marks those that are texts. The caller must pass
+    /// the nodes in the graph's order, because these facts follow from those of the inputs.
+    ///
+    /// # Errors
+    /// [`ExpansionError::Text`] if the node would compute with texts, or make texts of numbers.
     pub fn record_outputs(
         &mut self,
         node: &NodeProto,
@@ -180,6 +195,7 @@ impl Facts {
         let reads_text = node.input.iter().any(|name| texts.is_string(name));
         let plain = node.operator_domain().is_empty() && TEXT_OPERATORS.contains(&node.op_type());
         let encodes = node.operator_domain() == crate::CLASSICAL_DOMAIN;
+        // A cast to strings would make texts that the table does not have.
         let texts_made = string_table::casts_to_string(node) && node.op_type() == "Cast";
         if (reads_text && !plain && !encodes) || texts_made {
             return Err(text_error(node));
@@ -212,8 +228,8 @@ impl Facts {
         Ok(())
     }
 
-    /// Notes the sizes of a node's output, if they are those of an input, of a product or of a
-    /// broadcast.
+    /// Notes the sizes of a node's first output, if they follow from its operator: those of the
+    /// first input, of a matrix product, or of a broadcast.
     fn follow_dims(&mut self, node: &NodeProto) {
         let of = |index| self.input_sizes(node, index);
         let made = match (
@@ -237,32 +253,34 @@ impl Facts {
         }
     }
 
-    /// Returns the sizes of a node's input, all of them unknown if only its rank is known.
+    /// Returns the sizes of a node's input. If only its rank is known, each size is `None`.
     fn input_sizes(&self, node: &NodeProto, index: usize) -> Option<Sizes> {
         let name = node.input_name(index)?;
         let of_rank = || Some(vec![None; self.rank(name)?]);
         self.dims.get(name).cloned().or_else(of_rank)
     }
 
+    /// Returns the rank (number of dimensions) of a value, if known.
     pub fn rank(&self, name: &str) -> Option<usize> {
         self.ranks.rank(name)
     }
 
+    /// Returns the element type of a value, if known.
     pub fn dtype(&self, name: &str) -> Option<DType> {
         self.types.get(name).copied()
     }
 
-    /// Returns the sizes of a value, as far as known.
+    /// Returns the sizes of a value along its axes, each `None` if unknown.
     pub fn dims(&self, name: &str) -> Option<&[Option<i64>]> {
         self.dims.get(name).map(Vec::as_slice)
     }
 
-    /// Returns the integers of a small constant.
+    /// Returns the integers of a constant, if it is small (at most 1,024 integers).
     pub fn ints(&self, name: &str) -> Option<&[i64]> {
         self.ints.get(name).map(Vec::as_slice)
     }
 
-    /// Returns the tensors of a list, if they are known.
+    /// Returns the names of the tensors in a list, in order, if they are known.
     pub fn known_list(&self, name: &str) -> Option<List> {
         self.lists.get(name).cloned()
     }
@@ -281,15 +299,17 @@ impl Facts {
         Some(())
     }
 
-    /// Returns the constant with this name, if its bytes can be reinterpreted.
+    /// Returns the constant with this name, if it stores its values as bytes, which a rewrite can
+    /// reinterpret as another type or shape.
     pub fn constant(&self, name: &str) -> Option<&TensorProto> {
         self.constants.get(name)
     }
 }
 
-/// Marks the outputs of a node for which its bodies return texts.
+/// Marks an output of a control-flow node as text if one of the node's bodies returns a text for
+/// it.
 fn mark_body_texts(node: &NodeProto, texts: &mut Texts) {
-    // The first result of a loop's body says whether the loop goes on.
+    // The first result of a loop's body is the condition to continue; it has no output.
     let first = usize::from(node.op_type() == "Loop");
     for body in node.subgraphs() {
         let results = body.output.iter().skip(first);
@@ -301,7 +321,7 @@ fn mark_body_texts(node: &NodeProto, texts: &mut Texts) {
     }
 }
 
-/// Adds the names that a graph's nodes read, including those in bodies.
+/// Adds the names that a graph reads: the inputs of its nodes, also in bodies, and its outputs.
 fn add_reads<'a>(graph: &'a GraphProto, names: &mut BTreeSet<&'a str>) {
     for node in &graph.node {
         names.extend(node.input.iter().map(String::as_str));
@@ -326,7 +346,7 @@ fn broadcast_sizes(inputs: &[Sizes]) -> Sizes {
             own.map_or(Some(1), |own| sizes[own])
         };
         let mut others = inputs.iter().map(along).filter(|size| *size != Some(1));
-        // A size other than 1 decides, also over unknown ones.
+        // A known size other than 1 is the result, even if other sizes are unknown.
         let decided = others.clone().flatten().next();
         decided.or_else(|| others.next().is_none().then_some(1))
     };
@@ -334,7 +354,8 @@ fn broadcast_sizes(inputs: &[Sizes]) -> Sizes {
 }
 
 /// Returns the sizes of a product of matrices or vectors: those of its batch, then the rows of the
-/// left side and the columns of the right one. A vector has neither.
+/// left side and the columns of the right side. A vector on the left has no rows, and one on the
+/// right no columns.
 fn product_sizes(left: &Sizes, right: &Sizes) -> Option<Sizes> {
     let (_, left) = left.split_last()?;
     let (rows, left_batch) = match left.split_last() {

@@ -1,5 +1,5 @@
-//! `/v1/leases`: lists the leases that the gateway's account bought and sold, and changes or ends
-//! them.
+//! `/v1/leases`: lists the leases that the gateway's account bought or sold, shows any lease, and
+//! extends or ends leases that the account bought.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -106,17 +106,20 @@ async fn extend(
     carry_out(&state, Command::Extend { lease, by }, lease).await
 }
 
+/// Submits a command about a lease, and returns the lease as it is afterwards.
 async fn carry_out(
     state: &Gateway,
     command: Command,
     lease: LeaseId,
 ) -> Result<Json<LeaseView>, Problem> {
-    // This refuses an unknown lease.
+    // Fail with "not found" before the gateway submits a command for a lease that the market does
+    // not know.
     find_lease(state, lease).await?;
     state.buyer.trader().submit_one(command).await?;
     find_lease(state, lease).await.map(Json)
 }
 
+/// Returns a lease of any account, or "not found" if the market does not know it (any more).
 async fn find_lease(state: &Gateway, id: LeaseId) -> Result<LeaseView, Problem> {
     let found = state.buyer.broker().fetch_lease(id).await?;
     let found = found.ok_or_else(|| {

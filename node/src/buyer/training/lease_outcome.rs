@@ -16,26 +16,32 @@ const NEXT_LEASE_WAIT: Duration = Duration::from_secs(10);
 /// The pause between two looks at the book.
 const BOOK_PERIOD: Duration = Duration::from_millis(100);
 
+/// How long to wait for a device within the budget, if dearer ones are on offer.
+const CHEAPER_LEASE_WAIT: Duration = Duration::from_secs(3);
+
 /// Quotes a lease. If none is on offer for the budget, it can wait for the device of the lease
-/// before, which can be cheaper than those on offer now. If the budget allows no lease for requests
-/// of the usual length, it drops that limit of the job: the lease can still do some of them.
+/// before, which can be cheaper than those on offer now. If the budget then allows no lease for
+/// requests of the usual length, it drops that limit of the job: the lease can still do some of
+/// them.
 pub(super) async fn quote_lease(
     buyer: &Buyer,
     job: &mut Job,
     waits: bool,
 ) -> Result<Quote, QuoteError> {
-    let deadline = Instant::now() + NEXT_LEASE_WAIT;
+    let began = Instant::now();
     loop {
-        let mut quoted = buyer.quote_job(job).await;
-        let request_time = job.limits.request_time;
-        if quoted.as_ref().is_err_and(is_money) && request_time.is_some() {
-            job.limits.request_time = None;
-            quoted = buyer.quote_job(job).await;
-        }
-        if quoted.is_ok() || !waits || Instant::now() >= deadline {
+        let quoted = buyer.quote_job(job).await;
+        let is_money = quoted.as_ref().is_err_and(is_money);
+        let wait = match is_money {
+            true => CHEAPER_LEASE_WAIT,
+            false => NEXT_LEASE_WAIT,
+        };
+        if quoted.is_ok() || !waits || began.elapsed() >= wait {
+            if is_money && job.limits.request_time.take().is_some() {
+                return buyer.quote_job(job).await;
+            }
             return quoted;
         }
-        job.limits.request_time = request_time;
         tokio::time::sleep(BOOK_PERIOD).await;
     }
 }

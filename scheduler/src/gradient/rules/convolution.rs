@@ -1,5 +1,7 @@
-//! Differentiates convolutions: the gradient of the input is a transposed convolution of the
-//! gradient, that of the weights a convolution of the input with the gradient.
+//! Differentiates convolutions over images. The gradient of the input is a transposed convolution
+//! of the output's gradient with the weights; that of the weights is a convolution of the input
+//! with the output's gradient; that of the bias is the sum of the output's gradient per channel.
+//! The rules of pooling also use [`ImageWindow`].
 
 use souk_onnx::NodeProto;
 
@@ -8,20 +10,22 @@ use crate::gradient::GradientError;
 use crate::gradient::node_view::NodeView;
 use crate::gradient::writer::{AxisRange, Writer};
 
-/// The window of a convolution or of a pooling over images.
+/// The window of a convolution or a pooling over images. Its pairs are height, then width.
 pub(super) struct ImageWindow {
     pub kernel: [usize; 2],
     pub strides: [usize; 2],
     pub dilations: [usize; 2],
-    /// Rows above, columns to the left, rows below, columns to the right.
+    /// The padding: rows above, columns to the left, rows below, columns to the right.
     pub pads: [usize; 4],
 }
 
 impl ImageWindow {
-    /// Reads the window of a node over images whose kernel has this size.
+    /// Reads the window of a convolution or pooling node from its attributes; `kernel` is the
+    /// height and the width of its kernel. Fails if the node is not over images of two dimensions.
     pub fn of_node(view: &NodeView<'_>, kernel: [usize; 2]) -> Result<Self, GradientError> {
         let sizes = |name: &str, default: usize| -> Result<Vec<usize>, GradientError> {
             let Some(found) = view.node.proto.ints(name) else {
+                // Enough for pads, which have four sizes.
                 return Ok(vec![default; 4]);
             };
             let found = found.iter().map(|it| usize::try_from(*it).ok());
@@ -66,7 +70,8 @@ impl ImageWindow {
     }
 }
 
-/// `Conv` over images, in one group.
+/// Writes the gradients of a `Conv` over images with one group: those of its input, weights and
+/// bias, as far as they are needed. `gradient` names the gradient of its output.
 pub(super) fn differentiate_conv(
     view: &NodeView<'_>,
     gradient: &str,
@@ -86,8 +91,9 @@ pub(super) fn differentiate_conv(
         gradients[0] = Some(write_input_gradient(view, gradient, &window, writer)?);
     }
     if view.is_wanted(1) {
-        // The channels become the batch, and the gradient the weights: strides and dilations
-        // change places.
+        // The weights' gradient sums over the batch. So in this convolution the channels are the
+        // batch, the batch is the channels, and the output's gradient is the kernel; strides and
+        // dilations change places.
         let swapped = writer.transpose(view.input(0)?, &[1, 0, 2, 3]);
         let pads = [0, 0, window.pads[0], window.pads[1]];
         let pads = [pads, [0, 0, window.pads[2], window.pads[3]]].concat();
@@ -97,6 +103,8 @@ pub(super) fn differentiate_conv(
             .with("strides", ImageWindow::to_ints(&window.dilations))
             .with("dilations", ImageWindow::to_ints(&window.strides));
         let mut product = writer.add_node(node);
+        // If no window covers the last rows of the padded input, the result has more rows than the
+        // kernel: cut them off.
         for axis in 0..2 {
             let padded = input[axis + 2] + window.pads[axis] + window.pads[axis + 2];
             let span = (output[axis + 2] - 1) * window.strides[axis] + 1;
@@ -119,7 +127,7 @@ pub(super) fn differentiate_conv(
     Ok(gradients)
 }
 
-/// Writes the gradient of a convolution's input.
+/// Writes the gradient of a convolution's input, and returns its name.
 fn write_input_gradient(
     view: &NodeView<'_>,
     gradient: &str,
@@ -132,7 +140,8 @@ fn write_input_gradient(
         let span = (window.kernel[axis] - 1) * window.dilations[axis] + 1;
         let covered = (output[axis + 2] - 1) * window.strides[axis] + span;
         let padded = input[axis + 2] + window.pads[axis] + window.pads[axis + 2];
-        // Rows at the end that no window covers have no gradient.
+        // No window covers these last rows or columns of the padded input, so their gradient is
+        // zero.
         missing[axis] = padded - covered;
     }
     let node = NodeProto::for_operator("ConvTranspose", &[gradient, view.input(1)?], "")

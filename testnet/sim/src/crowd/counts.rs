@@ -1,5 +1,5 @@
-//! Counts what happens in a crowd, and computes what an omniscient scheduler would do with the same
-//! demand.
+//! Counts what happens in a crowd for its report, and computes, for comparison, how much of the
+//! same demand an omniscient scheduler would serve.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -7,49 +7,62 @@ use std::collections::{BTreeMap, BinaryHeap};
 use souk_market::{Acceptance, Refusal};
 use souk_roles::job::End;
 
-/// A piece of demanded work.
+/// The work of one job: when it arrives, which model of device it needs, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand {
     pub arrived_us: u64,
+    /// The index of the model of device among those of the configuration.
     pub model: usize,
     pub length_us: u64,
 }
 
-/// What was sent and computed until a moment.
+/// The messages and the validators' work from the beginning of a run to a moment; the report takes
+/// it at the end of demand.
 pub struct Traffic {
-    /// Questions of providers to validators, and the bytes of both ways.
+    /// Questions of providers to validators, and the bytes of questions and answers.
     pub questions: u64,
     pub bytes: u64,
-    /// Those among them of providers whose device was not sold.
+    /// The part of these from providers whose device was not sold at that time.
     pub idle_questions: u64,
     pub idle_bytes: u64,
-    /// The processor time of the busiest validator.
+    /// The processor time of the busiest validator, in microseconds.
     pub validator_us: u64,
+    /// The bytes of all batches in the log.
     pub log_bytes: u64,
+    /// The number of commands in these batches.
     pub commands: u64,
+    /// Messages on the streams between buyers and providers.
     pub lease_messages: u64,
+    /// Asks in the book at that moment.
     pub asks: u64,
-    /// Questions of all by kind, with the bytes of both ways.
+    /// By kind, the questions of all machines, and the bytes of questions and answers.
     pub by_kind: BTreeMap<&'static str, (u64, u64)>,
 }
 
 /// The counts of a run.
 #[derive(Default)]
 pub struct CrowdCounts {
+    /// Events of the simulator.
     pub events: u64,
+    /// Events that providers' cores handled.
     pub provider_steps: u64,
+    /// Events that jobs' cores handled.
     pub job_steps: u64,
+    /// The demand of every job, in the order of arrival.
     pub demands: Vec<Demand>,
-    /// From each job's arrival to its first lease, and to the first run.
+    /// For each job, the time from its arrival to its first lease, and to its first run; a job
+    /// without a lease or a run has no entry.
     pub placed_us: Vec<u64>,
     pub started_us: Vec<u64>,
-    /// The device time of finished work, as far as it was within the run.
+    /// The device time of jobs that ended done, without the part after the end of demand.
     pub worked_us: u64,
+    /// How often a provider's process started.
     pub sessions: u64,
+    /// How often a job asked for a plan.
     pub plans: u64,
-    /// Plans for which no ask suited.
+    /// Plans that failed because no ask was eligible.
     pub plans_without: u64,
-    /// Bids that the market did not sell.
+    /// Purchases that the market refused, mostly because another buyer was faster.
     pub taken_by_another: u64,
     pub ghosts_met: u64,
     pub retries: u64,
@@ -61,14 +74,15 @@ pub struct CrowdCounts {
     pub questions_stopped: u64,
     pub busy: u64,
     pub jobs_done: u64,
-    /// Jobs that failed, closed leases and refused commands, each by reason.
+    /// By reason: jobs that failed or were cancelled, leases that closed, and commands that the
+    /// exchange refused.
     pub failures: BTreeMap<String, u64>,
     pub closed: BTreeMap<String, u64>,
     pub refusals: BTreeMap<String, u64>,
 }
 
 impl CrowdCounts {
-    /// Counts the end of a job.
+    /// Counts a job as done, or as failed for a reason.
     pub fn count_outcome(&mut self, how: &End) {
         match how {
             End::Done => self.jobs_done += 1,
@@ -79,7 +93,7 @@ impl CrowdCounts {
         }
     }
 
-    /// Counts refused commands by the name of the refusal.
+    /// Counts the refused commands of a batch by the name of the [`Refusal`]'s variant.
     pub fn count_refusals(&mut self, results: &[Result<Acceptance, Refusal>]) {
         for refusal in results.iter().filter_map(|result| result.as_ref().err()) {
             let text = format!("{refusal:?}");
@@ -89,8 +103,8 @@ impl CrowdCounts {
     }
 }
 
-/// Returns the value that this many in a thousand of all do not exceed, which must be 1,000 at
-/// most.
+/// Sorts the values, and returns the one at this permille: 500 gives the median. Returns 0 if there
+/// are no values.
 pub fn permille_of(values: &mut [u64], permille: usize) -> u64 {
     values.sort_unstable();
     let place = values.len() * permille / 1_000;
@@ -100,9 +114,11 @@ pub fn permille_of(values: &mut [u64], permille: usize) -> u64 {
         .unwrap_or(0)
 }
 
-/// Returns the device time that a scheduler would fill within the run if it knew every device, saw
-/// each demand at once, and started work without delay: first come, first served, by model. Demand
-/// that waits longer than `wait_us` leaves.
+/// Returns the device time before `end_us` that an omniscient scheduler would fill, in
+/// microseconds. It knows every device, sees each demand at once and starts work without delay:
+/// first come, first served, on a device of the demanded model. A demand that would wait longer
+/// than `wait_us` leaves. `demands` must be in the order of arrival; `devices` has the number of
+/// devices of each model.
 pub fn ideal_work_us(demands: &[Demand], devices: &[u64], wait_us: u64, end_us: u64) -> u64 {
     let pool = |count: &u64| (0..*count).map(|_| Reverse(0)).collect();
     let mut pools: Vec<BinaryHeap<Reverse<u64>>> = devices.iter().map(pool).collect();
@@ -141,7 +157,8 @@ mod tests {
             demand(48, 0, 30),
             demand(0, 1, 9),
         ];
-        // The third would wait for 30; the fourth starts at 50, and the run ends at 70.
+        // The third demand would wait for 30, which is too long. The fourth starts at 50, and the
+        // run ends at 70. The fifth has no device.
         assert_eq!(ideal_work_us(&demands, &[2, 0], 10, 70), 50 + 50 + 20);
     }
 

@@ -1,5 +1,8 @@
-//! The world of a crowd: its machines, each with the market client of a real node, and the loop
-//! that gives each event of the wheel to the core that it is for.
+//! The state of a crowd and its main loop. Each machine has the market client of a real node; the
+//! loop takes each event from the timing wheel and gives it to the core that it is for.
+//!
+//! All times are virtual, in microseconds from the beginning of the run. An *actor* is the index of
+//! a machine, a *node* that of a validator, and a *life* the number of a machine's process.
 
 mod checks;
 mod customer;
@@ -36,76 +39,101 @@ use crate::machine::{EPOCH_MS, TRUSTED};
 use crate::random::Random;
 use crate::resources::key;
 
-/// What an account begins with: enough that no honest buyer runs out within a day.
+/// The credits with which an account begins: enough that no honest buyer runs out within a day.
 const PURSE: Credits = Credits(1_000_000_000_000);
 
-/// How long after its last arrival a run lets its leases end, in microseconds: the longest work,
-/// and the time in which the market closes a lease that nobody settles.
+/// How long a run continues after the end of demand so that its leases can end, in microseconds:
+/// more than the longest work and the time after which the market closes a lease that its parties
+/// do not settle.
 pub const SETTLE_US: u64 = 4 * 3_600_000_000;
 
-/// A machine with an account: the first are providers, the others buyers.
+/// A machine with an account. In the list of machines the providers come first, then the buyers.
 pub struct Machine {
     pub account: AccountKey,
     pub key: SigningKey,
     pub client: MarketClient,
-    /// Rises whenever its process ends; events of earlier lives must have no effect.
+    /// The number of processes that have ended on it. The world ignores events for earlier
+    /// processes.
     pub life: u32,
+    /// The index of its region, which determines the delays of its messages.
     pub region: usize,
-    /// The watch that a validator serves.
+    /// The watch over its account that a validator serves, if any.
     pub watch: Option<WatchId>,
+    /// The time of its scheduled [`CrowdEvent::ClientWake`].
     wakes: Option<u64>,
+    /// The id of its last call to its client.
     calls: u64,
 }
 
-/// What can happen to a machine, a job or a validator.
+/// An event of the simulation, with the actor (index of a machine) and the life of its process, or
+/// the number of a job or a stream.
 pub enum CrowdEvent {
+    /// A machine's client has requested to wake now.
     ClientWake(usize, u32),
+    /// A provider's core has requested to wake now.
     ProviderWake(usize, u32),
+    /// A job's core has requested to wake now.
     JobWake(u64),
+    /// A question or a batch reaches a validator.
     Put(Box<Put>),
-    /// A validator has the moment at which it answers a question.
+    /// The leader has confirmed that it leads, so the validator can answer a question from its
+    /// state.
     Ready(Box<Put>),
+    /// A batch is committed.
     Commit(Box<Put>),
+    /// The exchange has something to do by its clock.
     Tick,
+    /// A validator's answer reaches a machine.
     Heard(
         usize,
         u32,
         RequestAttempt,
         Box<Result<ValidatorAnswer, NoReply>>,
     ),
+    /// A machine's question for the time reaches a validator.
     AskTime(usize, u32, usize),
+    /// A validator's time reaches a machine.
     Time(usize, u32, usize),
+    /// A machine's request to watch its account reaches a validator.
     Watch(usize, u32, WatchId),
+    /// A validator's report that the account changed reaches the machine.
     Watched(usize, u32, WatchId),
+    /// An effect that a provider's core requested is done.
     ProviderDone(usize, u32, Ticket, Box<provider::Answer>),
+    /// An effect that a job's core requested is done.
     JobDone(u64, Ticket, Box<job::Answer>),
+    /// A frame reaches the other end of the stream with this number.
     Frame(u64, Box<LeaseFrame>),
-    /// A provider's heartbeat, the most frequent frame.
+    /// A provider's heartbeat reaches the buyer. It is the most frequent frame, so it has no box.
     Heartbeat(u64),
+    /// The next job arrives, or a burst of them.
     Arrive,
+    /// A provider leaves, in order or not.
     Leave(usize, u32),
+    /// A provider's next process starts.
     Return(usize),
-    /// The pause of a buyer between two looks at its leases is over.
+    /// The pause ends between two questions of a buyer about its leases.
     LookPause(usize),
 }
 
-/// A question of a machine to a validator.
+/// A question or a batch of commands that a machine sends to a validator.
 pub struct Put {
     pub actor: usize,
     pub life: u32,
     pub putting: RequestAttempt,
+    /// The index of the validator.
     pub node: usize,
     pub question: Request,
 }
 
-/// A frame on the stream of a lease.
+/// A frame on the stream between the buyer and the provider of a lease.
 pub enum LeaseFrame {
     Opening(Opening),
     Buyer(BuyerMessage),
     Provider(ProviderMessage),
-    /// The opener's end closed or broke.
+    /// The buyer closed its end, or it broke.
     BuyerGone,
-    /// The provider's end closed or broke.
+    /// The provider closed its end, or it broke.
     ProviderGone,
 }
 
@@ -122,18 +150,21 @@ pub struct Crowd {
     pub jobs: NumberedItems<Job>,
     pub links: NumberedItems<LeaseLink>,
     pub validators: Validators,
+    /// The index of each account's machine.
     pub actors: BTreeMap<AccountKey, usize>,
     pub ledger: Ledger,
     pub counts: CrowdCounts,
-    /// The traffic of the run, once its demand has ended.
+    /// The traffic until the end of demand; `None` before.
     pub traffic: Option<Traffic>,
+    /// The mean length of a job's work, in microseconds.
     pub mean_length: u64,
-    /// Hash of the memory of each job and provider at the end of its life.
+    /// The hash of the final state of each job's and provider's core. Equal runs must have equal
+    /// hashes.
     pub cores: blake3::Hasher,
 }
 
 impl Crowd {
-    /// Creates a world at its beginning, with every provider present.
+    /// Creates the world at the beginning of a run, with all its machines and validators.
     pub fn new(config: &CrowdConfig) -> Self {
         let mut random = Random::new(config.seed, "crowd");
         let count = config.providers + config.buyers;
@@ -186,7 +217,7 @@ impl Crowd {
         world
     }
 
-    /// Starts providers over the first minute, and demand after it.
+    /// Schedules the start of each provider within the first minute, and the first job after it.
     fn begin_run(&mut self) {
         for actor in 0..self.config.providers {
             let at = self.random.draw_below(60_000_000);
@@ -199,7 +230,8 @@ impl Crowd {
         self.add_event(60_000_000, CrowdEvent::Arrive);
     }
 
-    /// Plays the hours of demand and the settling after them. Providers stay from then on.
+    /// Plays the run until demand has ended and all jobs and leases have ended, but at most
+    /// [`SETTLE_US`] longer than demand. No provider leaves by chance after the end of demand.
     pub fn play(&mut self) {
         while let Some((time, event)) = self.wheel.take_next() {
             if time > self.config.end_us() {
@@ -227,7 +259,7 @@ impl Crowd {
         }
     }
 
-    /// Returns what was sent and computed so far.
+    /// Returns the traffic so far.
     pub fn sum_traffic(&self) -> Traffic {
         let sellers = || self.sellers.iter();
         Traffic {
@@ -244,11 +276,12 @@ impl Crowd {
         }
     }
 
+    /// Returns whether all jobs and leases have ended.
     fn is_at_rest(&self) -> bool {
         self.jobs.len() == 0 && self.ledger.open_count() == 0
     }
 
-    /// Returns whether demand and churn go on.
+    /// Returns whether jobs still arrive and providers still come and go.
     pub fn is_running(&self) -> bool {
         self.now < self.config.end_us()
     }
@@ -306,7 +339,8 @@ impl Crowd {
         }
     }
 
-    /// Returns the moment by a machine's clocks.
+    /// Returns the present moment for a machine's cores: the virtual time, and the log time as its
+    /// client estimates it.
     pub fn moment_of(&self, actor: usize) -> Now {
         Now {
             tick: Micros(self.now),
@@ -314,6 +348,7 @@ impl Crowd {
         }
     }
 
+    /// Returns the wall clock of all machines: the simulation has no clock skew.
     fn own_time(&self) -> Millis {
         Millis(EPOCH_MS + self.now / 1_000)
     }
@@ -325,7 +360,8 @@ impl Crowd {
         CallId(machine.calls)
     }
 
-    /// Replaces a machine's client, because its process ended.
+    /// Ends a machine's process: its next process begins with a new client, and events for the
+    /// ended one have no effect.
     pub fn end_process(&mut self, actor: usize) {
         let (market, replicas) = (self.market, self.config.replicas);
         let machine = &mut self.machines[actor];
@@ -347,7 +383,8 @@ impl Crowd {
         }
     }
 
-    /// Gives an event to a machine's client, and carries out its actions.
+    /// Gives an event to a machine's client, carries out the client's actions, and schedules its
+    /// next wake.
     pub fn tell_client(&mut self, actor: usize, event: ClientEvent) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
@@ -361,7 +398,7 @@ impl Crowd {
         self.set_client_wake(actor);
     }
 
-    /// Schedules the next moment that a client awaits, unless an earlier one is scheduled.
+    /// Schedules the next moment at which a client must wake, unless it will wake earlier.
     fn set_client_wake(&mut self, actor: usize) {
         let machine = &mut self.machines[actor];
         let wakes = machine.client.wakes_at().map(|at| at.0.max(self.now));
@@ -404,7 +441,7 @@ impl Crowd {
                 let at = self.now + self.way_to(actor, node);
                 self.add_event(at, CrowdEvent::AskTime(actor, life, node));
             }
-            // A validator answers a question whose asker no longer waits, in vain.
+            // The validator still does the work and answers, but the client ignores the answer.
             Action::Stop(_) => self.counts.questions_stopped += 1,
             Action::Watch {
                 watch, validator, ..
@@ -427,7 +464,8 @@ impl Crowd {
         None
     }
 
-    /// Returns the time of a message between a machine and a validator.
+    /// Returns the time that a message between a machine and a validator takes one way, in
+    /// microseconds.
     pub fn way_to(&self, actor: usize, node: usize) -> u64 {
         supply::way_us(self.machines[actor].region, self.validators.region(node))
     }
