@@ -14,7 +14,7 @@ use crate::common::Market;
 const NONBLOCK: i32 = 0o4000;
 
 /// How long a job may take to come to the gate.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// An answer's file that is a pipe: whoever writes the answer waits there, and while it does no
 /// request beyond the window is sent.

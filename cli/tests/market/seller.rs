@@ -12,7 +12,7 @@ use crate::common::{Market, SOUK, kill, souk};
 use crate::validator::free_port;
 
 /// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A provider's folder in the testnet's, and its process while it runs.
 pub struct Seller {

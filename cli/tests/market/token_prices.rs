@@ -136,7 +136,7 @@ fn a_request_pays_the_stated_prices_of_input_and_of_what_it_repeats() {
         std::fs::write(&forged, receipt.to_string()).expect("a file is written");
         let refused = market.souk(&["receipt", "verify", &forged]);
         let cause = refused.stdout + &refused.stderr;
-        assert!(cause.contains("the counted tokens give"), "{cause}");
+        assert!(cause.contains("counted tokens"), "{cause}");
     }
     assert_eq!(tokens, [112, 100, 3 * output]);
 }

@@ -11,7 +11,7 @@ use souk_testnet::ports::Ports;
 use crate::common::{Market, Ran, SOUK, souk};
 
 /// How long a market may take to come to what a test waits for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A validator's folder beside the testnet's, and its process while it runs.
 pub struct Newcomer {
