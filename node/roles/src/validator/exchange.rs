@@ -186,8 +186,8 @@ impl<W: Watch> ExchangeMachine<W> {
             .map(|refusal| BatchResult::Judged(Err(refusal)))
     }
 
-    /// Applies an order about the validators. If it changes who judges, the open disputes are
-    /// decided again in the same command.
+    /// Applies an order about the validators. If a validator leaves, the open disputes are decided
+    /// again in the same command.
     fn apply_order(
         &mut self,
         at: Position,
