@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use souk_folder::config::{ConfigError, KEY_FILE, PROVIDER_FILE, Traffic};
+use souk_folder::config::{ConfigError, KEY_FILE, PROVIDER_TOML, Traffic};
 use souk_folder::key::NodeKey;
 use souk_folder::market_file::{MARKET_FILE, MarketFile};
 use souk_network::content::links::LINKS_FILE;
@@ -137,7 +137,7 @@ pub fn from_network(error: souk_network::StartError) -> Failure {
     Failure::new(
         Kind::Network,
         error,
-        "the address to listen on is in the node's json file",
+        "the address is `listen` in provider.toml or validator.json, in the node's folder",
     )
 }
 
@@ -161,7 +161,7 @@ pub fn store_validators(folder: &Path, members: &Members) {
 /// Converts a failure to read a node's files.
 pub fn from_config(error: ConfigError) -> Failure {
     let hint = match &error {
-        ConfigError::Missing { path } if path.ends_with(PROVIDER_FILE) => {
+        ConfigError::Missing { path } if path.ends_with(PROVIDER_TOML) => {
             "make a provider there with `souk provider init`, or give --dir"
         }
         ConfigError::Missing { .. } => {

@@ -14,11 +14,13 @@ pub mod consensus_bench;
 pub mod content_bench;
 pub mod gossip;
 pub mod hostile;
+pub mod lease_bench;
 pub mod liars;
 pub mod readers;
 mod scratch_market;
 pub mod submissions;
 pub mod token_bench;
+pub mod traders;
 
 use std::process::ExitCode;
 

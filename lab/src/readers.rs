@@ -11,32 +11,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
-use souk_folder::config::{ConfigError, KEY_FILE, OPERATOR_FOLDER};
-use souk_folder::key::{KeyError, NodeKey};
-use souk_folder::market_file::{MARKET_FILE, MarketFile};
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
 use souk_network::Network;
 use souk_node::client::broker::{Broker, BrokerError};
-use souk_node::client::trader::{TradeError, Trader};
-use souk_node::market::{
-    Acceptance, AccountKey, Ask, Bid, BuyerFilter, Class, Command, Credits, DeviceId, JobId,
-    LeaseId, Limit, Millis, Name, Permille, Price, Resources, Term, TimeInForce, Units, Wants,
-};
+use souk_node::client::trader::Trader;
+use souk_node::market::{Acceptance, AccountKey, Command, Credits, LeaseId, Name};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::submissions::TimePercentiles;
-use souk_testnet::cluster::Cluster;
-use souk_testnet::layout::{self, LayoutError};
-use souk_testnet::process::StartError;
+use crate::traders::{
+    TradersError, connect_operator, fund_trader, make_ask, make_bid, spawn_validators,
+};
 
 /// How often each reader asks.
 const PERIOD: Duration = Duration::from_secs(2);
 
 /// Readers that share a connection.
 const SHARING: u32 = 25;
-
-/// Initial credits of each account.
-const PURSE: Credits = Credits(1_000_000_000_000);
 
 /// Ticks per second in Linux's process statistics on every architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -75,41 +68,6 @@ pub struct Round {
     pub core: f64,
 }
 
-/// Why the measurement failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadersError {
-    /// The folder could not be laid out.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    /// The market file could not be read.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// A key could not be read.
-    #[error(transparent)]
-    Key(#[from] KeyError),
-    /// A node did not start.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// The client is not in the market.
-    #[error(transparent)]
-    Network(#[from] souk_network::StartError),
-    /// The market could not be reached.
-    #[error(transparent)]
-    Broker(#[from] BrokerError),
-    /// The market refused a command.
-    #[error(transparent)]
-    Trade(Box<TradeError>),
-    /// No leases began.
-    #[error("the market refused all bids after {0} leases")]
-    Unfilled(u32),
-}
-
-impl From<TradeError> for ReadersError {
-    fn from(error: TradeError) -> Self {
-        Self::Trade(Box::new(error))
-    }
-}
-
 /// Starts a market in `folder`, measures it, and stops it. Returns the rounds in order.
 ///
 /// # Errors
@@ -118,14 +76,8 @@ pub async fn run(
     binary: &Path,
     folder: &Path,
     shape: ReadingShape,
-) -> Result<Vec<Round>, ReadersError> {
-    let config = layout::Config {
-        validators: shape.validators,
-        providers: Vec::new(),
-        ..layout::Config::default()
-    };
-    let _ports = layout::create_testnet(folder, &config)?;
-    let mut cluster = Cluster::spawn(binary, folder)?;
+) -> Result<Vec<Round>, TradersError> {
+    let mut cluster = spawn_validators(binary, folder, shape.validators)?;
     let measured = async {
         cluster.wait_ready().await?;
         let pids: Vec<u32> = cluster.running_nodes().filter_map(|(_, pid)| pid).collect();
@@ -140,10 +92,8 @@ async fn measure_rounds(
     folder: &Path,
     shape: ReadingShape,
     pids: &[u32],
-) -> Result<Vec<Round>, ReadersError> {
-    let market = MarketFile::read(&folder.join(MARKET_FILE))?;
-    let operator = NodeKey::load(&folder.join(OPERATOR_FOLDER).join(KEY_FILE))?;
-    let operator = connect_trader(&market, operator).await?;
+) -> Result<Vec<Round>, TradersError> {
+    let (market, operator) = connect_operator(folder).await?;
     let (buyer, provider) = (
         fund_trader(&market, &operator, "buyer").await?,
         fund_trader(&market, &operator, "provider").await?,
@@ -158,29 +108,8 @@ async fn measure_rounds(
     Ok(rounds)
 }
 
-async fn connect_trader(market: &MarketFile, key: NodeKey) -> Result<Trader, ReadersError> {
-    let network = Network::start(&key, souk_network::NetworkConfig::default()).await?;
-    let broker = Broker::new(network, &market.contacts()?).await?;
-    let trader = Trader::new(key, market.genesis.market_id(), broker);
-    trader
-        .register_account(Name::try_from("reader").expect("it is short"))
-        .await?;
-    Ok(trader)
-}
-
-async fn fund_trader(
-    market: &MarketFile,
-    operator: &Trader,
-    name: &str,
-) -> Result<Trader, ReadersError> {
-    tracing::debug!(name, "a trader joins the market");
-    let trader = connect_trader(market, NodeKey::generate()).await?;
-    operator.endow_account(trader.account(), PURSE).await?;
-    Ok(trader)
-}
-
 /// Opens leases and makes their provider give them up.
-async fn close_leases(buyer: &Trader, provider: &Trader, count: u32) -> Result<(), ReadersError> {
+async fn close_leases(buyer: &Trader, provider: &Trader, count: u32) -> Result<(), TradersError> {
     let ask = make_ask();
     let class = ask.resources.class();
     provider
@@ -197,7 +126,7 @@ async fn close_leases(buyer: &Trader, provider: &Trader, count: u32) -> Result<(
         let give_up = leases.map(|lease| Command::GiveUp { lease });
         let give_up: Vec<Command> = give_up.collect();
         if give_up.is_empty() {
-            return Err(ReadersError::Unfilled(closed));
+            return Err(TradersError::Unfilled);
         }
         let done = provider.submit_commands(give_up).await?;
         closed += done.iter().filter(|one| one.is_ok()).count() as u32;
@@ -212,40 +141,6 @@ fn first_lease<E>(done: Result<Acceptance, E>) -> Option<LeaseId> {
     }
 }
 
-fn make_ask() -> Ask {
-    let units = Units(1 << 30);
-    Ask {
-        device: DeviceId(1),
-        capacity: units,
-        resources: Resources::default(),
-        limit: Limit::Price(Price(1)),
-        quantity: units,
-        duration_min: Millis(1),
-        duration_max: Millis(3_600_000),
-        notice: Millis(0),
-        spot: Vec::new(),
-        idle: Permille(0),
-        accepts: BuyerFilter::default(),
-        tif: TimeInForce::Gtc,
-    }
-}
-
-fn make_bid(class: Class) -> Bid {
-    Bid {
-        class,
-        wants: Wants::default(),
-        limit: Limit::Price(Price(1)),
-        budget: Credits(1_000_000),
-        quantity: Units(1),
-        all_or_none: false,
-        duration: Millis(3_600_000),
-        start_delay_max: Millis(0),
-        term: Term::Firm,
-        tif: TimeInForce::Ioc,
-        job: JobId([1; 32]),
-    }
-}
-
 async fn run_round(
     market: &MarketFile,
     buyer: &Trader,
@@ -253,7 +148,7 @@ async fn run_round(
     readers: u32,
     seconds: u64,
     pids: &[u32],
-) -> Result<Round, ReadersError> {
+) -> Result<Round, TradersError> {
     let answers = Arc::new(AtomicU64::new(0));
     let mut reading = JoinSet::new();
     for group in 0..readers.div_ceil(SHARING) {
@@ -312,7 +207,7 @@ async fn time_transfers(
     from: &Trader,
     to: AccountKey,
     length: Duration,
-) -> Result<Vec<Duration>, ReadersError> {
+) -> Result<Vec<Duration>, TradersError> {
     let (begin, mut times) = (Instant::now(), Vec::new());
     while begin.elapsed() < length {
         let asked = Instant::now();

@@ -46,8 +46,11 @@ const PROGRESS_MAX: usize = 64;
 /// The device of every provider.
 const DEVICE: &str = "nvidia-h100-sxm";
 
-/// The providers' asks must enter the book within this time.
+/// The providers' asks must enter the book within this time, and longer if there are many providers.
 const FILLING: Duration = Duration::from_secs(60);
+
+/// The additional time for each provider.
+const FILLING_EACH: Duration = Duration::from_secs(1);
 
 /// Interval of the checks in that time.
 const FILLING_PERIOD: Duration = Duration::from_millis(50);
@@ -141,7 +144,7 @@ pub enum SubmissionsError {
     #[error("the bundled images: {0}")]
     Images(#[from] NpyError),
     /// Some asks of the providers did not arrive.
-    #[error("{found} of {wanted} asks were in the book after {} s", FILLING.as_secs())]
+    #[error("{found} of {wanted} asks were in the book after {} s", filling_time(*wanted).as_secs())]
     Book {
         /// Number of asks in the book.
         found: usize,
@@ -252,6 +255,11 @@ async fn create_buyers(
     Ok(buyers)
 }
 
+/// Returns the longest wait for the asks of so many providers.
+fn filling_time(providers: u32) -> Duration {
+    FILLING + FILLING_EACH * providers
+}
+
 async fn await_book(buyer: &Buyer, wanted: u32) -> Result<(), SubmissionsError> {
     let begin = Instant::now();
     loop {
@@ -259,7 +267,7 @@ async fn await_book(buyer: &Buyer, wanted: u32) -> Result<(), SubmissionsError> 
         if found >= wanted as usize {
             return Ok(());
         }
-        if begin.elapsed() > FILLING {
+        if begin.elapsed() > filling_time(wanted) {
             return Err(SubmissionsError::Book { found, wanted });
         }
         tokio::time::sleep(FILLING_PERIOD).await;

@@ -1,10 +1,11 @@
-//! Answers the requests of tabs through an inference engine that the provider runs: vLLM, SGLang,
-//! llama-server, Ollama or any other with OpenAI's HTTP API; or souk's own decoder
+//! Sells the answers of a language model: an [`Endpoint`] answers the requests that buyers send in
+//! tabs (leases of one place at the engine) through an inference engine that the provider runs:
+//! vLLM, SGLang, llama-server, Ollama or any other with OpenAI's HTTP API; or souk's own decoder
 //! ([`own_engine`]).
 //!
-//! An engine behind HTTP sees a body that [`upstream`] builds from a fixed list of fields, on one
-//! path, at one origin. The text of an engine goes to the buyer piece by piece (`pieces`), and souk
-//! counts it; souk never bills what the engine says of its usage.
+//! For an engine behind HTTP, [`upstream`] builds each body from a fixed list of fields, and sends
+//! it to one path at one origin. The text of an engine goes to the buyer piece by piece (`pieces`),
+//! and souk counts its tokens itself; it never bills the usage that the engine reports.
 
 mod engine;
 pub mod engine_key;
@@ -48,7 +49,7 @@ const HANDOVER: Duration = Duration::from_secs(2);
 /// How long the rest of an engine's stream can take after the answer's end.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// An engine on sale.
+/// An inference engine whose answers a provider sells.
 #[derive(Debug)]
 pub struct Endpoint {
     card: TextCard,
@@ -57,10 +58,12 @@ pub struct Endpoint {
     terms: TokenTerms,
     capacity: Mutex<EngineCapacity>,
     counter: RequestCounter,
+    /// Why the engine failed last, for its owner; none since it last answered.
+    trouble: Mutex<Option<String>>,
     opened: Instant,
 }
 
-/// Why an endpoint cannot be sold.
+/// Why the answers of an engine cannot be sold.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The model's name does not fit into an ask.
@@ -96,7 +99,7 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Creates an endpoint that answers so many requests at once, without a call of its engine.
+    /// Creates an endpoint that answers this many requests at once. It does not call the engine.
     ///
     /// # Errors
     /// When the model's name, the URL or the file of the key cannot be used.
@@ -117,7 +120,7 @@ impl Endpoint {
         })
     }
 
-    /// Creates an endpoint whose requests souk's own decoder answers, so many at once.
+    /// Creates an endpoint whose requests souk's own decoder answers, this many at once.
     ///
     /// # Errors
     /// When the model's name cannot be used, or when there is no decoder.
@@ -151,6 +154,7 @@ impl Endpoint {
             terms: TokenTerms::USUAL,
             capacity: Mutex::new(EngineCapacity::new(slots)),
             counter: RequestCounter::load_or_new(None),
+            trouble: Mutex::new(None),
             opened: Instant::now(),
         })
     }
@@ -172,7 +176,10 @@ impl Endpoint {
 
     /// Returns the counts of requests and tokens.
     pub(crate) fn token_figures(&self) -> TokenFigures {
-        self.counter.figures(self.slots_now())
+        TokenFigures {
+            trouble: self.lock_trouble().clone(),
+            ..self.counter.figures(self.slots_now())
+        }
     }
 
     /// Writes the counts into a provider's folder.
@@ -188,7 +195,7 @@ impl Endpoint {
         &self.card
     }
 
-    /// Returns what its ask states.
+    /// Returns the resources that the provider's ask states for this endpoint.
     #[must_use]
     pub fn resources(&self) -> Resources {
         match self.is_resold {
@@ -211,8 +218,32 @@ impl Endpoint {
         self.capacity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what a failure says of the engine, and tells the owner how to mend it.
+    fn lock_trouble(&self) -> MutexGuard<'_, Option<String>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records what a failure shows about the state of the engine, and logs for the owner how to
+    /// solve it.
     fn note_failure(&self, error: &EngineFault) {
+        let was_offered = self.slots_now() > 0;
+        self.note_cause(error);
+        *self.lock_trouble() = Some(error.to_string());
+        if was_offered && self.slots_now() == 0 {
+            tracing::warn!(
+                "souk withdraws the ask for a while, and then offers the engine again by itself"
+            );
+        }
+    }
+
+    /// Notes that the engine has begun an answer.
+    fn note_answer(&self) {
+        self.lock_capacity().on_answered(self.now());
+        if self.lock_trouble().take().is_some() {
+            tracing::warn!("the engine answers again");
+        }
+    }
+
+    fn note_cause(&self, error: &EngineFault) {
         match error {
             EngineFault::Upstream(error) => self.note_upstream_failure(error),
             EngineFault::Own(error) => {
@@ -295,10 +326,10 @@ impl Endpoint {
         }
     }
 
-    /// Answers a request, and sends the text to the buyer as it comes. An engine that fails after
-    /// its first text gives an [interrupted](Finish::Interrupted) answer, which the buyer pays for;
-    /// one that fails before it gives an answer without text, which costs nothing. `prompt` has the
-    /// tokens of the messages, for the figures.
+    /// Answers a request, and sends the text to the buyer while the engine generates it. If an
+    /// engine fails after its first text, the answer is [interrupted](Finish::Interrupted), and the
+    /// buyer pays for its text; if it fails before, the answer has no text and costs nothing.
+    /// `prompt` is the count of the messages' tokens, for the figures.
     pub(crate) async fn answer_request(
         &self,
         request: &TextRequest,
@@ -354,7 +385,7 @@ impl Endpoint {
             };
             if !piece.text.is_empty() {
                 if text.byte_length() == 0 {
-                    self.lock_capacity().on_answered(self.now());
+                    self.note_answer();
                 }
                 if text.byte_length() + piece.text.byte_length() > request.answer_bytes_max() {
                     break Finish::Length;
@@ -378,8 +409,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns an answer without text that says what went wrong. It names no address, and nothing
-    /// of the provider's account at the engine.
+    /// Returns an answer without text that states the failure. It contains no address of the engine
+    /// and no detail of the provider's account there.
     fn to_answer(&self, error: &EngineFault) -> TextAnswer {
         match error {
             EngineFault::Upstream(error) => self.to_upstream_answer(error),
@@ -422,12 +453,12 @@ impl Endpoint {
     }
 }
 
-/// Returns whether a status says that the request is at fault, and not the engine.
+/// Returns whether an HTTP status means that the request is at fault, and not the engine.
 fn is_refusal(status: StatusCode) -> bool {
     matches!(status.as_u16(), 400 | 413 | 422)
 }
 
-/// Returns the answer to a request that the own decoder did not answer.
+/// Returns the answer to a request that the own decoder refused or failed.
 fn own_answer(error: &OwnFault) -> TextAnswer {
     let (finish, message) = match error {
         OwnFault::Refused(_) => (Finish::Refused, truncate_text(error.to_string())),

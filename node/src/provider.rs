@@ -1,8 +1,9 @@
-//! Runs a provider: it offers one device in the order book and runs the leases that buyers buy.
+//! Runs a provider: it offers one device (or a group of devices, or a language model) in the order
+//! book, and does the work of the leases that buyers buy.
 //!
-//! [`souk_roles::provider`] makes the decisions. The shell here is one task that feeds it events
-//! and carries out its effects. Separate tasks look after the market, the network and the figures
-//! of the device.
+//! [`souk_roles::provider`] makes the decisions. The shell here is one task that passes events to
+//! it and carries out its effects. Separate tasks handle the market, the network and the
+//! measurements of the device.
 
 mod announcement_schedule;
 mod device_load;
@@ -38,7 +39,7 @@ use souk_folder::facts::FactLogError;
 use souk_folder::key::NodeKey;
 use souk_folder::limits::{LimitRefusal, ProviderLimits};
 use souk_folder::market_file::MarketFile;
-use souk_market::{Name, NameFault, Resources, Units};
+use souk_market::{Name, NameFault, Receipt, Resources, Units};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
 use souk_network::content::access::SHOWN_FILE;
 use souk_network::content::links::LINKS_FILE;
@@ -56,7 +57,7 @@ use souk_sandbox::device::costs::DeviceCosts;
 use souk_sandbox::device::onnxruntime_library::Unusable;
 use souk_sandbox::executor::{ExecutorError, meter};
 use souk_scheduler::execution::GroupError;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::client::reach::{ReachError, connect_market};
 use crate::client::trader::{TradeError, Trader};
@@ -91,6 +92,9 @@ const STREAMS_MAX: usize = 256;
 const OFFERS_AT_ONCE: u32 = 4_096;
 const OFFERS_PER_SECOND: u32 = 8_192;
 
+/// The most receipts that can wait for each subscriber.
+const SETTLED_MAX: usize = 64;
+
 /// A peer must send the first message of a stream within this time, or the provider closes it.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -100,7 +104,7 @@ const FOLDER_BYTES_MAX: u64 = 16 << 30;
 /// How often the provider checks whether to announce its address to the validators.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
 
-/// How often the provider reads on this machine what changes the terms of its next ask.
+/// How often the provider reads the facts of this machine that change the terms of its next ask.
 const TERMS_PERIOD: Duration = Duration::from_secs(2);
 
 /// The provider publishes its profile once in this many announcements: every ten minutes, a third
@@ -134,7 +138,7 @@ pub struct Config {
     pub own_engine: Option<Arc<dyn OwnEngine>>,
 }
 
-/// Why a provider stopped or did not start.
+/// Why a provider did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
     /// The market could not be reached.
@@ -282,6 +286,8 @@ pub struct Provider {
     disk: disk_room::DiskRoom,
     /// The CPU energy of runs in sandbox processes.
     energy: meter::Energy,
+    /// Sends the receipts of settled leases to those who watch them.
+    settled: broadcast::Sender<Arc<Receipt>>,
 }
 
 /// Returns the largest single content that the provider fetches: as much as one job can hold. No
@@ -372,6 +378,7 @@ impl Provider {
             fault,
             power: Mutex::new(power),
             energy: meter::Energy::find_meter(),
+            settled: broadcast::Sender::new(SETTLED_MAX),
         });
         provider.serve_leases();
         Ok(provider)
@@ -382,6 +389,13 @@ impl Provider {
     pub fn page_maker(self: &Arc<Self>) -> PageMaker {
         let provider = Arc::downgrade(self);
         Arc::new(move || Box::pin(gauges::metrics_page(provider.clone())))
+    }
+
+    /// Returns the receipts of the leases that settle from now on, with both signatures. A receiver
+    /// that waits too long misses the oldest.
+    #[must_use]
+    pub fn watch_receipts(&self) -> broadcast::Receiver<Arc<Receipt>> {
+        self.settled.subscribe()
     }
 
     /// Keeps the ask in the book until `stop` ends. Then it withdraws the ask and returns leases
@@ -454,8 +468,8 @@ impl Provider {
         *self.sums.borrow()
     }
 
-    /// Returns how many leases can be sold at once now, whatever the owner's limit: an engine can
-    /// have less room, or be out of reach.
+    /// Returns how many leases the provider can sell at once now. The owner's limit is one bound;
+    /// an engine with less free room, or out of reach, is another.
     fn slots_now(&self) -> Units {
         let endpoint = self.engine.as_endpoint();
         Units(endpoint.map_or(u32::MAX, |endpoint| endpoint.slots_now()))
@@ -606,7 +620,7 @@ pub(crate) mod tests {
         assert_eq!(of(None, 1, 64 * GIB), FOLDER_BYTES_MAX, "it is on disk too");
     }
 
-    /// An emulated device as it is sold.
+    /// Returns the resources of an emulated device as an ask states them.
     pub(crate) fn resources() -> Resources {
         let choice = souk_folder::config::DeviceChoice::new_emulated("nvidia-h100-sxm");
         let devices = device::open_devices(&choice, None).unwrap();

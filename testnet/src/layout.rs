@@ -31,8 +31,11 @@ use crate::ports::Ports;
 /// Initial credits of a testnet's buyer, in micro-credits: 100 credits.
 pub const BUYER_CREDITS: u64 = 100_000_000;
 
-/// Short, because parties on one machine are never away for long: open money returns within
-/// seconds.
+/// Largest number of validators, each of which is a process.
+pub const VALIDATORS_MAX: u32 = 15;
+
+/// The time after which open money returns. It is short, because parties on one machine are never
+/// away for long.
 const SETTLE_GRACE: Millis = Millis(5_000);
 const NOTE_DEADLINE: Millis = Millis(3_000);
 const RULES_NOTICE: Millis = Millis(5_000);
@@ -43,7 +46,7 @@ const HOST_PORT: u16 = 4001;
 /// Configuration of a testnet.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Number of validators; it must be from 1 to 7.
+    /// Number of validators; it must be from 1 to [`VALIDATORS_MAX`].
     pub validators: u32,
     /// The providers, one device each.
     pub providers: Vec<ProviderChoice>,
@@ -94,7 +97,7 @@ pub enum LayoutError {
         nodes: usize,
     },
     /// The number of validators is out of range.
-    #[error("a testnet has 1 to 7 validators, not {0}")]
+    #[error("a testnet has 1 to {VALIDATORS_MAX} validators, not {0}")]
     Validators(u32),
 }
 
@@ -169,7 +172,7 @@ pub fn node_names(folder: &Path) -> Vec<String> {
 /// Lays out a testnet in `folder`, which must have none yet. You must keep the returned ports until
 /// the nodes run, because other processes can take them once they are dropped.
 pub fn create_testnet(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
-    if !(1..=7).contains(&config.validators) {
+    if !(1..=VALIDATORS_MAX).contains(&config.validators) {
         return Err(LayoutError::Validators(config.validators));
     }
     create_folder(folder)?;

@@ -49,14 +49,14 @@ pub struct UpArgs {
     /// Return once the testnet is up; stop it with `souk testnet down`.
     #[arg(long)]
     pub detach: bool,
-    /// The number of validators of a new testnet, 1 to 7.
+    /// The number of validators of a new testnet, 1 to 15.
     #[arg(long, default_value_t = 3)]
     pub validators: u32,
     /// The devices that providers of a new testnet sell: mixed (this machine's CPU and emulated
     /// devices), phones, datacenter, or a file that lists them.
     #[arg(long, default_value = "mixed", value_name = "WORD|FILE")]
     pub profile: String,
-    /// The number of providers of a new testnet, 1 to 64, each a process; by default as many as the
+    /// The number of providers of a new testnet, 1 to 300, each a process; by default as many as the
     /// profile lists.
     #[arg(long, value_name = "N")]
     pub providers: Option<usize>,

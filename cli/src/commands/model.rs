@@ -54,7 +54,8 @@ async fn show_offers(folder: &Path, output: Output, model: &str) -> Outcome {
     if offers.is_empty() {
         let was_sold = was_sold_lately(&broker, model).await;
         if was_sold.map_err(market_failure)? {
-            let cause = format!("all slots of {model} are taken");
+            let cause =
+                format!("no slot of {model} is free: all are taken, or its providers have stopped");
             let hint = "try again in a moment: a tab that is idle ends after two seconds";
             return Err(Failure::new(Kind::NoPlan, cause, hint));
         }

@@ -1,8 +1,9 @@
 //! `souk validator run` and `souk provider run`: runs a node in the foreground.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 
 use souk_folder::config::{self, KEY_FILE, ProviderFile, VALIDATOR_FILE};
 use souk_folder::facts::FactLogError;
@@ -11,15 +12,17 @@ use souk_folder::market_file::MarketFile;
 use souk_network::metrics::PageMaker;
 use souk_node::endpoint::EndpointError;
 use souk_node::endpoint::upstream::UpstreamError;
+use souk_node::market::{Receipt, ReceiptBody};
 use souk_node::provider::{self, HoldError, ProviderError};
 use souk_node::validator::node::{self, ValidatorNode, ValidatorNodeError};
 use souk_sandbox::SandboxFault;
+use tokio::sync::broadcast;
 
 use super::key::from_key;
 use crate::args::{ProviderRunArgs, RunArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_network, from_reach, unreachable_market};
-use crate::show;
+use crate::show::{self, format_count};
 use crate::stop::Requests;
 
 /// Hint for an unusable library.
@@ -98,7 +101,47 @@ pub async fn run_provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
         print_message("stopping: leases may finish; a second signal ends them with what is done");
         async move { requests.next().await }
     };
-    provider.run(stop, patience).await.map_err(from_provider)
+    let sales = print_sales(provider.watch_receipts());
+    tokio::select! {
+        ended = provider.run(stop, patience) => ended.map_err(from_provider),
+        () = sales => unreachable!("the provider sends receipts as long as it exists"),
+    }
+}
+
+/// Prints a line for each lease that settles, until the provider ends.
+async fn print_sales(mut receipts: broadcast::Receiver<Arc<Receipt>>) {
+    loop {
+        match receipts.recv().await {
+            Ok(receipt) => show::print_notice(&describe_sale(&receipt.body)),
+            Err(broadcast::error::RecvError::Lagged(missed)) => {
+                show::print_notice(&format!("{} more settled", format_count(missed, "lease")));
+            }
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
+    }
+}
+
+/// Describes what a settled lease sold.
+fn describe_sale(body: &ReceiptBody) -> String {
+    let sold = match &body.metered {
+        Some(metered) => format!(
+            "{} input and {} output tokens",
+            metered.input.saturating_add(metered.cached),
+            metered.output
+        ),
+        None => format!(
+            "{} of work",
+            show::format_seconds(body.usage.0 as f64 / 1e6)
+        ),
+    };
+    let (amount, buyer) = (
+        show::format_credits(body.amount.0),
+        show::short_id(&body.buyer),
+    );
+    format!(
+        "lease {} settled: {sold}, {amount} credits from {buyer}",
+        body.lease
+    )
 }
 
 fn network_options(run: &RunArgs) -> souk_network::Options {
@@ -239,7 +282,7 @@ pub fn from_provider(error: ProviderError) -> Failure {
         ProviderError::Reach(error) => from_reach(error),
         ProviderError::Trade(error) => unreachable_market(error),
         ProviderError::Device(_) | ProviderError::Name { .. } | ProviderError::Fault => {
-            Failure::new(Kind::Input, error, "correct provider.toml or provider.json")
+            Failure::new(Kind::Input, error, "correct it in the provider's file")
         }
         ProviderError::Endpoint(error) => from_endpoint(error),
         ProviderError::Library(_) => Failure::new(Kind::Input, error, LIBRARY_HINT),
@@ -316,20 +359,35 @@ pub fn from_endpoint(error: EndpointError) -> Failure {
         EndpointError::Key { .. } => Failure::new(
             Kind::Input,
             error,
-            "give --key-file a file that holds the key alone",
+            "give --key-file the name of a file that holds the key alone",
         ),
         EndpointError::Unknown { .. } => {
             Failure::new(Kind::Input, error, "give --model one of these names")
         }
-        EndpointError::Upstream(UpstreamError::Refused { .. }) => Failure::new(
-            Kind::Network,
-            error,
-            "if the engine wants a key, name its file with --key-file",
-        ),
-        EndpointError::Upstream(_) => Failure::new(
-            Kind::Network,
-            error,
-            "start the engine first; the URL ends in /v1 for most engines",
-        ),
+        EndpointError::Upstream(ref fault) => {
+            let hint = hint_for_upstream(fault);
+            Failure::new(Kind::Network, error, hint)
+        }
+    }
+}
+
+/// Returns how to mend an engine, or its URL, that does not list its models.
+fn hint_for_upstream(fault: &UpstreamError) -> &'static str {
+    match fault {
+        UpstreamError::Refused { status, .. } => match status.as_u16() {
+            401 | 403 => {
+                "put a valid key into a file and name it with --key-file; souk's own servers also \
+                 answer so, and are no engines"
+            }
+            404 | 405 | 410 => "check the URL: it ends in /v1 for most engines",
+            _ => "see the engine's own log",
+        },
+        UpstreamError::Connect { cause, .. } if cause.kind() == ErrorKind::InvalidData => {
+            "the engine does not speak TLS there: give an http:// URL"
+        }
+        UpstreamError::Connect { .. } => {
+            "start the engine first, or correct the port; the URL ends in /v1 for most engines"
+        }
+        _ => "check that the URL is an engine's with OpenAI's API; it ends in /v1 for most engines",
     }
 }

@@ -50,7 +50,12 @@ pub fn print_provider(
     kept: &Option<IsolationFile>,
 ) {
     let device = describe_device(&file.device);
-    let state = if runs { "runs" } else { "does not run" };
+    let is_away = tokens.is_some_and(|figures| figures.slots == 0);
+    let state = match (runs, is_away) {
+        (true, true) => "runs, but offers nothing now",
+        (true, false) => "runs",
+        (false, _) => "does not run",
+    };
     let joules = match file.prefer {
         Objective::Greenest => ", for few joules",
         _ => "",
@@ -104,9 +109,16 @@ fn print_tokens(figures: Option<&TokenFigures>, runs: bool, file: &ProviderFile)
                 false => String::new(),
             }
         ));
+        if let Some(trouble) = &figures.trouble {
+            let next = match figures.slots {
+                0 => "; souk tries the engine again by itself",
+                _ => "",
+            };
+            print_line(&format!("last failure: {trouble}{next}"));
+        }
     }
     print_line(&format!(
-        "{} since {}: {} answered, {} cancelled, {} refused, {} without room, {} broken off",
+        "{} since {}: {} answered, {} cancelled, {} refused, {} without room, {} failed",
         format_count(figures.request_count(), "request"),
         format_rfc3339(figures.since_ms),
         figures.answered,

@@ -484,7 +484,7 @@ fn an_answer_goes_on_at_another_provider_and_a_model_without_free_slots_is_said(
     let shown = market.souk(&["model", "show", MODEL]);
     let message = shown.stdout + &shown.stderr;
     assert!(
-        message.contains("all slots of qwen/qwen3-8b are taken"),
+        message.contains("no slot of qwen/qwen3-8b is free"),
         "{message}"
     );
     let unknown = json!({ "provider": { "quantizations": ["fp8"] } });

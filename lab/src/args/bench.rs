@@ -99,6 +99,8 @@ pub enum Bench {
     TensorHolder(BenchTensorsArgs),
     /// Run jobs through a market of real processes, and time each step.
     Submit(SubmitBenchArgs),
+    /// Open and settle leases in a market of real validators, without any work, and count them.
+    Leases(LeaseBenchArgs),
     /// Time a validator's answer to a buyer that asks for suitable offers, by the size of the book.
     Choose {
         /// The numbers of asks in the book.
@@ -244,14 +246,31 @@ pub struct SubmitBenchArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub buyers: u32,
     /// The number of providers, each a process with one emulated device.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=300))]
     pub providers: u32,
-    /// The number of validators.
+    /// The number of validators, 1 to 15.
     #[arg(long, default_value_t = 3)]
     pub validators: u32,
     /// Run jobs in the providers' own processes, to measure the cost of isolation.
     #[arg(long)]
     pub no_isolation: bool,
+}
+
+/// The leases, and the market that carries them.
+#[derive(Debug, clap::Args)]
+pub struct LeaseBenchArgs {
+    /// The number of validators, 1 to 15.
+    #[arg(long, default_value_t = 3)]
+    pub validators: u32,
+    /// The pairs of a buyer and a provider that trade with each other.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pairs: u32,
+    /// The leases that each pair has open at once.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub streams: u32,
+    /// How long to measure, in seconds.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub seconds: u64,
 }
 
 /// The questions, and the market that answers them.

@@ -2,6 +2,7 @@
 
 mod consensus;
 mod cost;
+mod leases;
 mod machine;
 mod market;
 mod memory;
@@ -60,6 +61,7 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
         } => machine::measure_overhead(output, model, *threads, *rounds).await,
         Bench::Tensors(args) => tensors::run(output, args).await,
         Bench::TensorHolder(args) => tensors::hold_content(args).await,
+        Bench::Leases(args) => leases::run(output, args).await,
         Bench::Submit(args) => submit::run(output, args).await,
         Bench::Choose { asks } => {
             print_choose(output, asks);

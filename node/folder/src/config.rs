@@ -441,9 +441,12 @@ impl ProviderFile {
     /// Reads `provider.toml` in `folder` or, if there is none, `provider.json`.
     pub fn read_folder(folder: &Path) -> Result<ProviderFile, ConfigError> {
         let path = folder.join(PROVIDER_TOML);
+        let json = folder.join(PROVIDER_FILE);
+        if !path.exists() && json.exists() {
+            return read::<ProviderFile>(&json)?.validate_file(&json);
+        }
         if !path.exists() {
-            let path = folder.join(PROVIDER_FILE);
-            return read::<ProviderFile>(&path)?.validate_file(&path);
+            return Err(ConfigError::Missing { path });
         }
         let text = fs::read_to_string(&path).map_err(|source| ConfigError::File {
             path: path.clone(),

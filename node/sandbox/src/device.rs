@@ -80,7 +80,7 @@ pub enum DeviceError {
     #[error("a model is sold by the token, and is no device that souk opens")]
     Endpoint,
     /// The group has no devices.
-    #[error("a group needs at least one device: list them in provider.json")]
+    #[error("a group needs at least one device: list them in the provider's file")]
     Nobody,
     /// No GPU has that name.
     #[error("{}", no_gpu(name, known))]

@@ -1,5 +1,5 @@
-//! Asks the engine of an endpoint: one behind HTTP, or souk's own decoder. Both give an answer in
-//! pieces, and both can refuse, be busy, or fail in the middle.
+//! Asks the inference engine of an endpoint, which is an engine behind HTTP or souk's own decoder.
+//! Both give an answer in pieces, and both can refuse, be busy, or fail in the middle.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::own_engine::{OwnAnswer, OwnEngine, OwnFault};
 use super::sse::AnswerPiece;
 use super::upstream::{Chat, Upstream, UpstreamError};
 
-/// An engine that answers requests.
+/// An engine that answers requests: behind HTTP, or souk's own decoder.
 #[derive(Debug)]
 pub(super) enum TextSource {
     /// An inference engine with OpenAI's HTTP API.
@@ -28,7 +28,7 @@ pub(super) enum EngineFault {
     Own(#[from] OwnFault),
 }
 
-/// An answer under way.
+/// An answer in progress.
 pub(super) enum AnswerStream {
     Http(Box<Chat>),
     Own(OwnAnswer),

@@ -1,5 +1,6 @@
-//! The key by which an inference engine admits its owner's requests. souk sends it in one header
-//! and shows it nowhere; if an engine repeats it in an error, souk removes it from the message.
+//! Reads and protects the API key by which an inference engine admits its owner's requests. souk
+//! sends the key in one header and prints it nowhere; if an engine repeats it in an error, souk
+//! removes it from the message.
 
 use std::fmt;
 use std::io::Read;
@@ -16,7 +17,7 @@ const KEY_BYTES_MAX: u64 = 8 << 10;
 /// The text that stands in place of a key.
 const KEY_PLACEHOLDER: &str = "(the key)";
 
-/// A key of an engine.
+/// The API key of an inference engine.
 #[derive(Clone)]
 pub struct EngineKey {
     text: String,
@@ -61,9 +62,9 @@ impl EngineKey {
     }
 }
 
-/// Reads a small file, and refuses one that other users of the machine can read, unless systemd
-/// made it. The mode is that of the file that is read, even if another file takes its name
-/// meanwhile; systemd's folder is recognised by the name.
+/// Reads a small file, and refuses it if other users of the machine can read it, unless systemd
+/// made it. The mode is read from the open file, so a file that takes its name meanwhile changes
+/// nothing; systemd's folder is recognised by its name.
 fn read_private_file(path: &Path) -> Result<String, String> {
     let describe = |error: std::io::Error| error.to_string();
     // Opening a pipe would wait for its other end.

@@ -13,7 +13,7 @@ use souk_roles::tokens::text::Finish;
 /// The file in a provider's folder.
 const FIGURES_FILE: &str = "tokens.json";
 
-/// The requests and tokens of an endpoint.
+/// The counts of an endpoint's requests and tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TokenFigures {
@@ -39,13 +39,15 @@ pub struct TokenFigures {
     pub cached_tokens: u64,
     /// Billed tokens of answers.
     pub output_tokens: u64,
+    /// Why the engine failed last; none if it has answered since.
+    pub trouble: Option<String>,
 }
 
-/// The counts of a running endpoint.
+/// Counts the requests and tokens of a running endpoint.
 #[derive(Debug)]
 pub(super) struct RequestCounter(Mutex<TokenFigures>);
 
-/// A request that is being answered. One that is dropped without an end was cancelled.
+/// A request in progress. If it is dropped without an outcome, it counts as cancelled.
 pub(super) struct CountedRequest<'a> {
     counter: &'a RequestCounter,
     is_ended: bool,
@@ -92,6 +94,7 @@ impl RequestCounter {
         };
         RequestCounter(Mutex::new(TokenFigures {
             running: 0,
+            trouble: None,
             ..kept.unwrap_or_else(new)
         }))
     }
@@ -105,7 +108,7 @@ impl RequestCounter {
         }
     }
 
-    /// Returns the counts now, for an engine with so many slots.
+    /// Returns the present counts, for an engine with this many slots.
     pub(super) fn figures(&self, slots: u32) -> TokenFigures {
         TokenFigures {
             slots,

@@ -1,5 +1,5 @@
-//! The border between an endpoint and souk's own decoder, which a crate above this one runs: a node
-//! knows nothing of language models.
+//! Defines the interface between an endpoint and souk's own decoder. The decoder is in a crate that
+//! depends on this one (`souk-texts`), because a node contains no code for language models.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub enum OwnFault {
     /// The request is at fault; the buyer sees the cause.
     #[error("the model cannot answer this request: {0}")]
     Refused(String),
-    /// All sequences are at work.
+    /// All sequences are in use.
     #[error("all sequences of the decoder are at work")]
     Busy,
     /// The decoder failed.

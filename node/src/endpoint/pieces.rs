@@ -1,10 +1,10 @@
-//! Carries the text of answers from an endpoint to the buyer of a tab, piece by piece, as the
-//! protocol `/souk/tokens/1`.
+//! Sends the text of answers from an endpoint to the buyer of a tab (a lease in which a provider
+//! answers requests with a language model), piece by piece, by the protocol `/souk/tokens/1`.
 //!
-//! The stream belongs to a lease that is open on the lease protocol, and nothing that is paid for
-//! depends on it: the whole answer follows as the output of its request, and both sides count that.
-//! A follower that is late or slow gets the same text in larger pieces, and one whose stream broke
-//! can follow again: a new stream begins with the text of the open answer so far.
+//! The lease itself is open on the lease protocol, and no payment depends on this stream: the whole
+//! answer follows as the output of its request, and both sides count the tokens of that output. A
+//! buyer that follows late or slowly gets the same text in larger pieces. If its stream breaks, the
+//! buyer can open another one, which begins with the text of the open answer so far.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,12 +24,12 @@ pub(crate) const FOLLOWER_BYTES_MAX: usize = 64;
 /// The most bytes of a piece's text: a follower reads messages of limited length.
 const PIECE_TEXT_MAX: usize = 64 << 10;
 
-/// A follower's message.
+/// A message from the buyer that follows a tab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FollowerMessage {
     /// The first message: the lease whose answers to follow.
     Follow(LeaseId),
-    /// The buyer wants no more of the answer to this request, and pays for what came.
+    /// The buyer wants no more of the answer to this request, and pays for the text that it has.
     Stop(u32),
 }
 
@@ -66,7 +66,7 @@ struct OpenAnswer {
     followers: u64,
 }
 
-/// A stream that follows a tab.
+/// The stream of a buyer that follows its tab.
 #[derive(Debug)]
 pub(crate) struct TabFollower {
     answer: watch::Receiver<OpenAnswer>,
@@ -78,7 +78,7 @@ pub(crate) struct TabFollower {
     next: u32,
 }
 
-/// The way of one answer to the buyer.
+/// The sending end of one answer: its pieces go to the follower of the tab.
 pub(crate) struct PieceSink {
     streams: Arc<PieceStreams>,
     lease: LeaseId,
@@ -127,7 +127,7 @@ impl PieceStreams {
         }
     }
 
-    /// Returns the way of the answer to a request.
+    /// Returns the sink for the pieces of the answer to a request.
     pub(crate) fn open_sink(self: &Arc<Self>, lease: LeaseId, request: u32) -> PieceSink {
         let tabs = self.lock_tabs();
         let tab = tabs.get(&lease);
@@ -187,7 +187,8 @@ impl TabFollower {
     }
 }
 
-/// Returns as much of a text as fits into a piece beside as much of another one.
+/// Returns the longest beginning of a text that fits into a piece next to the beginning of another
+/// text.
 fn take_beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(PIECE_TEXT_MAX / 2)]
 }
@@ -198,7 +199,7 @@ impl PieceSink {
         self.lease
     }
 
-    /// Adds the next piece of the answer, for whoever follows the tab.
+    /// Adds the next piece of the answer, and wakes the follower of the tab.
     pub(crate) fn send_piece(&self, text: &AnswerText) {
         let tabs = self.streams.lock_tabs();
         if let Some(tab) = tabs.get(&self.lease) {
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(follower.next_piece().await, None);
     }
 
-    /// Reads so many bytes of content. Returns the text, and the numbers of its pieces.
+    /// Reads this many bytes of content. Returns the text, and the numbers of its pieces.
     async fn read_content(follower: &mut TabFollower, bytes: usize) -> (String, Vec<u32>) {
         let (mut content, mut numbers) = (String::new(), Vec::new());
         while content.len() < bytes {

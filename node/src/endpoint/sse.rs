@@ -10,7 +10,7 @@ const LINE_BYTES_MAX: usize = 256 << 10;
 /// The data of the last event.
 const DONE: &str = "[DONE]";
 
-/// One step of an answer.
+/// A piece of an answer: some text, and the end if the answer has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnswerPiece {
     /// The text that follows.
@@ -19,7 +19,7 @@ pub struct AnswerPiece {
     pub finish: Option<Finish>,
 }
 
-/// Why a stream cannot be read.
+/// Why an event stream cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamFault {
     /// A line is longer than any that an engine sends.
@@ -33,7 +33,7 @@ pub enum StreamFault {
     Reported(String),
 }
 
-/// Splits bytes into events, however they are cut.
+/// Splits received bytes into events, wherever the boundaries of the chunks are.
 #[derive(Debug, Default)]
 pub(super) struct EventReader {
     /// The bytes of the line that is not complete.

@@ -1,3 +1,6 @@
+//! Tests an endpoint with scripted decoders and HTTP servers: its answers and figures, and how it
+//! handles refusals, failures and a stop by the buyer.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +15,7 @@ use super::own_engine::OwnAnswer;
 use super::pieces::PieceStreams;
 use super::*;
 
-/// A decoder that gives these pieces, and then waits if none of them ends the answer.
+/// A decoder that gives these pieces. It then waits, unless one of them ends the answer.
 #[derive(Debug)]
 struct Script {
     pieces: Vec<Result<AnswerPiece, OwnFault>>,
@@ -115,6 +118,21 @@ async fn a_refusal_is_told_and_a_failed_decoder_gets_no_more_buyers_for_a_while(
     assert_eq!(broken.text.content, "a mar");
     assert!(!broken.message.contains("secret"), "{broken:?}");
     assert_eq!(failing.slots_now(), 0);
+    // The owner sees the cause, until the engine answers again.
+    let trouble = failing.token_figures().trouble.unwrap();
+    assert!(trouble.contains("/secret/path"), "{trouble}");
+}
+
+#[tokio::test]
+async fn an_answer_ends_what_the_owner_sees_of_a_failure() {
+    let refused = Err(OwnFault::Refused("it is too long".to_owned()));
+    let recovering = endpoint(vec![refused]);
+    answer(&recovering, false).await;
+    assert!(recovering.token_figures().trouble.is_some());
+    let answering = endpoint(vec![piece("a market", Some(Finish::Stop))]);
+    *answering.lock_trouble() = recovering.token_figures().trouble;
+    assert_eq!(answer(&answering, false).await.finish, Finish::Stop);
+    assert_eq!(answering.token_figures().trouble, None);
 }
 
 /// Reads a request that states its length, and returns its body.

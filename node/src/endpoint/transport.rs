@@ -48,7 +48,7 @@ const AUTHORITY_FILES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Why a URL cannot be sold.
+/// Why an engine with this URL cannot be sold.
 #[derive(Debug, thiserror::Error)]
 pub enum UrlFault {
     /// It has more than an origin and a path.
@@ -71,7 +71,7 @@ pub enum UrlFault {
     Authorities(#[from] AuthorityError),
 }
 
-/// Why no authority can vouch for an engine.
+/// Why souk has no certificate authorities to check the engine's certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The system has no file of them.
@@ -87,7 +87,7 @@ pub enum AuthorityError {
     },
 }
 
-/// Scheme, host and port: all that a request and its key are sent to.
+/// Scheme, host and port: the only place to which souk sends requests and the engine's key.
 #[derive(Clone)]
 pub(super) struct Origin {
     /// The host and the port, as a `Host` header has them.
@@ -105,7 +105,7 @@ struct TlsClient {
     server: ServerName<'static>,
 }
 
-/// Where an origin is, before any file is read.
+/// The URL of an engine, parsed but without its TLS settings.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct OriginAddress {
     authority: String,

@@ -1,6 +1,6 @@
-//! Calls an inference engine over HTTP. Only two paths are called, at one origin, with bodies that
-//! are built from a list of fields: a buyer reaches nothing else of it. No redirect is followed, so
-//! the engine's key goes to that origin alone.
+//! Calls an inference engine over HTTP. It calls only two paths, at one origin, with bodies that it
+//! builds from a fixed list of fields, so a buyer can reach no other function of the engine. It
+//! follows no redirect, so the engine's key goes to that origin only.
 
 use std::error::Error;
 use std::io;
@@ -24,14 +24,14 @@ use super::engine_key::EngineKey;
 use super::sse::{AnswerPiece, EventReader, StreamFault, error_message};
 use super::transport::{Origin, OriginAddress, UrlFault};
 
-/// How long an engine can be without text, whatever else it sends. Its buyer sees text alone: it
-/// waits a little longer, and then goes on at another provider.
+/// How long an engine can send no text, even if it sends other events. The buyer sees only text: it
+/// waits a little longer, and then continues at another provider.
 const PATIENCE: Patience = Patience {
     first: Duration::from_secs(60),
     pause: Duration::from_secs(20),
 };
 
-/// How often a request is sent at most, if the engine closes its connections.
+/// The most times that a request is sent, if the engine closes its connections.
 const TRIES_MAX: u32 = 3;
 
 /// Every engine that has seeds takes those up to this one.
@@ -40,7 +40,7 @@ const SMALL_SEED_MAX: i64 = i32::MAX as i64;
 /// The most bytes of an answer that is no stream: a list of models, or an error.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// The address of an engine.
+/// A client of one inference engine.
 #[derive(Clone)]
 pub struct Upstream {
     url: String,
@@ -52,7 +52,8 @@ pub struct Upstream {
     path: String,
     key: Option<EngineKey>,
     patience: Patience,
-    /// Whether it answered a request without a seed that it had refused with a small one.
+    /// Whether the engine once refused a request with a small seed and then answered it without
+    /// one.
     is_seedless: Arc<AtomicBool>,
 }
 
@@ -102,7 +103,7 @@ pub enum UpstreamError {
     Damaged(String),
 }
 
-/// A streamed answer.
+/// An answer that the engine streams.
 pub(super) struct Chat {
     body: Incoming,
     events: EventReader,
@@ -316,7 +317,8 @@ fn words_of(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
 }
 
-/// Returns whether a request's own text has this word, which an engine can repeat in its refusal.
+/// Returns whether the text of a request contains this word, which an engine can repeat when it
+/// refuses the request.
 fn has_word(request: &TextRequest, word: &str) -> bool {
     let messages = request.messages.iter().map(|message| &message.content);
     let mut texts = messages.chain(&request.stop);
@@ -359,8 +361,8 @@ impl Chat {
         while let Some(Ok(_)) = self.body.frame().await {}
     }
 
-    /// Waits for the next piece. An answer that ends without a reason is broken. Frames without
-    /// text, such as comments, lengthen no wait: the buyer sees text alone.
+    /// Waits for the next piece. An answer that ends without a reason counts as broken. Frames
+    /// without text, such as comments, do not extend the wait, because the buyer sees only text.
     pub(super) async fn next_piece(&mut self) -> Result<AnswerPiece, UpstreamError> {
         loop {
             if let Some(piece) = self.pieces.pop_front() {

@@ -12,7 +12,7 @@ use souk_node::market::Price;
 
 use super::super::node::from_endpoint;
 use super::device_text::device_text;
-use super::init::{check_is_new, check_name, store_file, to_micro_credits};
+use super::init::{check_is_new, check_name, parse_listen, store_file, to_micro_credits};
 use super::schedule::{bands_text, hours_text, parse_bands, parse_hours};
 use crate::args::{Output, ProviderInitArgs};
 use crate::failure::{Failure, Kind, Outcome};
@@ -32,6 +32,21 @@ pub(super) fn to_token_price(out: f64) -> Result<Price, Failure> {
         let hint = "give a multiple of 0.001 credits, such as 0.2";
         Failure::new(Kind::Input, cause, hint)
     })
+}
+
+/// Warns of a price that is probably meant in another unit: a high one, or one far above the last.
+pub(super) fn warn_of_high_price(price: Price, until_now: Option<Price>) {
+    let is_high = match until_now {
+        Some(last) => price.0 / USUAL_RISE_MAX >= last.0.max(1),
+        None => price.0 >= USUAL_PRICE_MAX.0,
+    };
+    if is_high {
+        let credits = show::format_credits(price.0.saturating_mul(1_000));
+        show::print_notice(&format!(
+            "{credits} credits a million output tokens is a high price: --out is in credits, and \
+             `price` in provider.toml in micro-credits a thousand tokens"
+        ));
+    }
 }
 
 /// Returns what input tokens and held slots cost, by the options, where output tokens cost `price`.
@@ -70,6 +85,12 @@ fn to_token_pricing(
 
 /// The device time of an output token, in microseconds.
 pub(super) const OUTPUT_TOKEN_US: u32 = 1_000;
+
+/// The price of device time from which souk warns: 100 credits a million output tokens.
+const USUAL_PRICE_MAX: Price = Price(100_000);
+
+/// The factor between two prices from which souk warns.
+const USUAL_RISE_MAX: u64 = 10;
 
 /// The comment in `provider.toml` above the engine.
 const ABOUT: &str = "\
@@ -173,6 +194,7 @@ pub(super) fn render_file(
     floor: u32,
 ) -> Result<(String, TokenRates), Failure> {
     let price = to_token_price(new.out.unwrap_or_default())?;
+    warn_of_high_price(price, None);
     let pricing = to_token_pricing(new, price, floor)?;
     let terms = pricing.to_terms();
     let folder_name = folder.file_name();
@@ -183,7 +205,7 @@ pub(super) fn render_file(
         include_str!("endpoint.toml.txt"),
         format = FORMAT,
         name = quoted(&name),
-        listen = quoted(&new.listen),
+        listen = quoted(&parse_listen(&new.listen)?.to_string()),
         region = quoted(&String::from(new.region.unwrap_or_default())),
         price = price.0,
         about = about,

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use souk_api::ask::OfferView;
-use souk_folder::config::{self, FORMAT, Isolation, KEY_FILE, PROVIDER_TOML, ProviderFile};
+use souk_folder::config::{
+    self, FORMAT, Isolation, KEY_FILE, OPERATOR_FOLDER, PROVIDER_TOML, ProviderFile,
+};
+use souk_folder::contact::Multiaddr;
 use souk_folder::key::NodeKey;
 use souk_folder::limits::ProviderLimits;
 use souk_folder::market_file::MarketFile;
@@ -95,6 +98,14 @@ fn has_provider(folder: &Path) -> bool {
 
 /// Checks that a folder holds no provider yet.
 pub(super) fn check_is_new(folder: &Path) -> Outcome {
+    if folder.join(OPERATOR_FOLDER).exists() && folder.join("buyer").exists() {
+        let cause = format!("{} is the folder of a testnet", folder.display());
+        let hint = format!(
+            "give the provider a folder of its own, such as --dir {}",
+            folder.join("mine").display()
+        );
+        return Err(Failure::new(Kind::State, cause, hint));
+    }
     match has_provider(folder) {
         false => Ok(()),
         true => {
@@ -126,10 +137,7 @@ fn draft_file(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Fai
             ask_until_valid(new.yes, &what, "cpu", parse_device)?
         }
     };
-    let listen = new.listen.parse().map_err(|error| {
-        let hint = "give --listen an address such as /ip4/0.0.0.0/tcp/4001";
-        Failure::new(Kind::Input, format!("\"{}\": {error}", new.listen), hint)
-    })?;
+    let listen = parse_listen(&new.listen)?;
     Ok(ProviderFile {
         format: FORMAT,
         name,
@@ -149,6 +157,15 @@ fn draft_file(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Fai
         },
         fault: None,
         fault_after: 0,
+    })
+}
+
+/// Parses the address of `--listen`.
+pub(super) fn parse_listen(text: &str) -> Result<Multiaddr, Failure> {
+    text.parse().map_err(|error| {
+        let cause = format!("--listen \"{text}\" is no address: {error}");
+        let hint = "give one such as /ip4/0.0.0.0/tcp/4001";
+        Failure::new(Kind::Input, cause, hint)
     })
 }
 
@@ -559,5 +576,35 @@ pub(super) fn to_micro_credits(credits: f64, what: &str) -> Result<u64, Failure>
                 "give a number such as 0.04",
             ))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_testnets_own_folder_holds_no_provider() {
+        let net = tempfile::tempdir().unwrap();
+        assert!(check_is_new(net.path()).is_ok());
+        for folder in [OPERATOR_FOLDER, "buyer"] {
+            std::fs::create_dir(net.path().join(folder)).unwrap();
+        }
+        let refused = check_is_new(net.path()).unwrap_err();
+        assert!(
+            refused.cause.contains("the folder of a testnet"),
+            "{refused:?}"
+        );
+        assert!(check_is_new(&net.path().join("mine")).is_ok());
+    }
+
+    #[test]
+    fn a_wrong_address_names_its_option() {
+        let refused = parse_listen("0.0.0.0:4001").unwrap_err();
+        assert!(
+            refused.cause.starts_with("--listen \"0.0.0.0:4001\""),
+            "{refused:?}"
+        );
+        assert!(parse_listen("/ip4/0.0.0.0/tcp/4001").is_ok());
     }
 }

@@ -9,7 +9,7 @@ use souk_folder::config::ProviderFile;
 use souk_folder::price::{PriceError, set_price};
 use souk_node::market::{Price, TokenTerms};
 
-use super::endpoint::to_token_price;
+use super::endpoint::{to_token_price, warn_of_high_price};
 use super::init::to_micro_credits;
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
@@ -45,6 +45,9 @@ pub fn show_or_set_price(
             return Err(Failure::new(Kind::Usage, cause, hint));
         }
     };
+    if sells_tokens {
+        warn_of_high_price(Price(now), Some(Price(file.price)));
+    }
     let until_now = set_price(folder, now).map_err(|error| match error {
         PriceError::Config(error) => from_config(error),
         made @ PriceError::Made { .. } => {

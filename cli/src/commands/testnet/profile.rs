@@ -12,7 +12,7 @@ use souk_vocabulary::catalogue;
 use crate::failure::{Failure, Kind};
 
 /// Largest number of providers, each of which is a process.
-pub const PROVIDERS_MAX: usize = 64;
+pub const PROVIDERS_MAX: usize = 300;
 
 /// Micro-credits in a credit.
 const MICRO: f64 = 1e6;

@@ -30,7 +30,10 @@ pub enum TextRouterError {
         others: Vec<String>,
     },
     /// All slots of the model are taken.
-    #[error("all slots of {model} are taken: send the request again in a moment")]
+    #[error(
+        "no slot of {model} is free: all are taken, or its providers have stopped; send the \
+         request again in a moment"
+    )]
     SoldOut {
         /// The requested model.
         model: String,
