@@ -4,11 +4,12 @@
 #![expect(unsafe_code, reason = "compiled kernels are called with addresses")]
 
 use std::ffi::c_void;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
 use libloading::{Library, Symbol};
+use souk_memory::ContentId;
 
 const HOST: &str = include_str!("host.cpp");
 
@@ -39,28 +40,19 @@ struct Dim3 {
 type Entry = unsafe extern "C" fn(*const *mut c_void, *const u32, Dim3, Dim3);
 
 impl HostKernel {
-    /// Compiles a kernel.
+    /// Compiles a kernel, or takes it from an earlier test that compiled the same source: the
+    /// compiler takes longer than the tests themselves.
     pub fn compile(kernel: &str, threads: [u32; 3], bindings: Vec<usize>) -> Self {
-        let folder = tempfile::tempdir().expect("a test is built from what holds");
-        let (source, made) = (folder.path().join("k.cpp"), folder.path().join("k.so"));
-        std::fs::write(&source, HOST.replace("SOUK_KERNEL", kernel))
-            .expect("a test is built from what holds");
         let waits = kernel.contains("__syncthreads");
-        let mut compiler = Command::new("c++");
-        compiler.args(["-std=c++17", "-O1", "-w", "-shared", "-fPIC"]);
-        compiler.arg(format!("-DSOUK_WAITS={waits}"));
-        // Without C++'s own headers and library, three kernels are compiled in the time of one.
-        compiler.args(["-nostdinc++", "-nodefaultlibs", "-o"]);
-        let ended = compiler
-            .arg(&made)
-            .arg(&source)
-            .args(["-lm", "-lc"])
-            .output();
-        let ended = ended.expect("a test is built from what holds");
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "{said}\n{}", kernel);
+        let text = HOST.replace("SOUK_KERNEL", kernel);
+        let folder = kernel_folder();
+        let name = ContentId::for_content(format!("{waits}{text}").as_bytes());
+        let library = folder.join(format!("{name}.so"));
+        if !library.exists() {
+            compile_library(&text, waits, &folder, &library);
+        }
         Self {
-            library: open_library(&made),
+            library: open_library(&library),
             threads,
             bindings,
         }
@@ -84,7 +76,43 @@ impl HostKernel {
     }
 }
 
-fn open_library(path: &Path) -> Library {
+/// Returns the folder of compiled kernels, next to the folder of the tests' programs.
+fn kernel_folder() -> PathBuf {
+    let program = std::env::current_exe().expect("a test has a program");
+    let deps = program.parent().expect("a program lies in a folder");
+    let folder = deps.with_file_name("host-kernels");
+    std::fs::create_dir_all(&folder).expect("tests may write where they were built");
+    folder
+}
+
+/// Compiles the source of a library, and puts it into its place at once: other tests may look for
+/// it meanwhile.
+fn compile_library(text: &str, waits: bool, folder: &Path, library: &Path) {
+    let scratch = tempfile::tempdir_in(folder).expect("a test is built from what holds");
+    let (source, made) = (scratch.path().join("k.cpp"), scratch.path().join("k.so"));
+    std::fs::write(&source, text).expect("a test is built from what holds");
+    let mut compiler = Command::new("c++");
+    compiler.args(["-std=c++17", "-O1", "-w", "-shared", "-fPIC"]);
+    compiler.arg(format!("-DSOUK_WAITS={waits}"));
+    // Without C++'s own headers and library, three kernels are compiled in the time of one.
+    compiler.args(["-nostdinc++", "-nodefaultlibs", "-o"]);
+    let ended = compiler
+        .arg(&made)
+        .arg(&source)
+        .args(["-lm", "-lc"])
+        .output();
+    let ended = ended.expect("a test is built from what holds");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}\n{text}");
+    std::fs::rename(&made, library).expect("a test is built from what holds");
+}
+
+/// Opens a copy of a library, because a compiled kernel has variables of its own: tests that use the
+/// same kernel side by side must not share them.
+fn open_library(compiled: &Path) -> Library {
+    let folder = tempfile::tempdir().expect("a test is built from what holds");
+    let path = folder.path().join("k.so");
+    std::fs::copy(compiled, &path).expect("a test is built from what holds");
     // SAFETY: the library was just compiled here and does nothing when it is opened.
-    unsafe { Library::new(path) }.expect("a test is built from what holds")
+    unsafe { Library::new(&path) }.expect("a test is built from what holds")
 }
