@@ -1,5 +1,5 @@
-//! The client of the market: connects a node to the validators (the nodes that run the market),
-//! asks them, and trades. Buyers, providers and the command line use it.
+//! Contains the client of a market: connects a node to the validators (the nodes that run the
+//! market), sends them questions, and trades. Buyers, providers and the command line use it.
 
 pub mod account_proof;
 pub mod broker;

@@ -1,4 +1,7 @@
-//! Runs the effects of a core as tasks. Each shell of a core with tickets has one [`EffectTasks`].
+//! Runs the effects of a core as tokio tasks. A core (a state machine without I/O) requests
+//! effects, such as a fetch, each under a number, its ticket. The shell, the task that drives the
+//! core, uses [`EffectTasks`] to start and stop them and to receive their outcomes with their
+//! tickets.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -6,7 +9,8 @@ use std::future::pending;
 use souk_roles::effect::Ticket;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 
-/// The running effects of a core, each with an outcome of type `O`. If you drop this, they end.
+/// The running effects of a core, each with an outcome of type `O`. When this is dropped, all of
+/// them are aborted.
 pub struct EffectTasks<O> {
     tasks: JoinSet<(Ticket, O)>,
     handles: BTreeMap<Ticket, AbortHandle>,

@@ -1,5 +1,5 @@
-//! Defines the report of a lease's work, which a provider sends with its results and only people
-//! read: the traffic, the work of the device and its times.
+//! Defines the report that a provider sends with the results of a lease: the lease's traffic, the
+//! work of the device and its times. It is for people; no decision depends on it.
 
 use serde::{Deserialize, Serialize};
 use souk_market::AccountKey;
@@ -19,7 +19,7 @@ pub struct LeaseReport {
     pub timeline: Timeline,
 }
 
-/// Bytes that came from one peer.
+/// The bytes that a provider received from one peer during a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerTraffic {
     /// The peer's account.

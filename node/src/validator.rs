@@ -1,11 +1,11 @@
 //! Runs one validator of a market: a task that owns a replica and the state machine, and a thread
 //! that owns its log on disk.
 //!
-//! Every input is a case of one closed `Input` and arrives over one bounded channel. A core
+//! Every input is a variant of one enum, `Input`, and arrives over one bounded channel. A core
 //! ([`souk_roles::validator::core`]) decides the effects, and the task must carry them out in the
 //! core's order. Callers hold a [`Validator`], which can only send inputs and await answers. The
-//! exchange answers a closed list of queries, either after a ReadIndex round (linearizable) or at
-//! once (stale, with the age of the state).
+//! exchange answers queries either after a ReadIndex round (linearizable) or at once (stale, with
+//! the age of the state).
 
 mod account_watchers;
 mod admission;
@@ -102,7 +102,7 @@ pub struct ValidatorConfig {
     pub tick: Duration,
     /// Limits of the files on disk.
     pub store: StoreConfig,
-    /// How long [`Validator::propose`] and [`Validator::query_machine`] wait.
+    /// How long [`Validator::propose`] and [`Validator::query_machine`] wait for a result.
     pub patience: Duration,
 }
 
@@ -214,7 +214,7 @@ pub enum QueryError {
     Stopped,
 }
 
-/// What a validator reports to its watchers.
+/// An event that a validator reports to its watchers.
 #[derive(Clone, Debug)]
 pub enum Notice {
     /// The validator applied an entry.

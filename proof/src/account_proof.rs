@@ -1,5 +1,5 @@
-//! The proof of an account's balances, or of its absence, which anyone can check offline with the
-//! market's genesis.
+//! Encodes and verifies the proof of an account's balances, or of the account's absence. Anyone can
+//! check it offline with the market's genesis.
 //!
 //! It has the path of the account in the state's tree ([`souk_market::AccountProof`]) and the head
 //! that validators cosigned, which states the tree's root:
@@ -21,20 +21,20 @@ use souk_market::{AccountKey, AccountProof as StatePath, AccountProofFault, Mark
 use crate::note::{Cosigners, NoteFault, TreeNote, certifying_count};
 use crate::place::{LogIndex, LogTime};
 
-/// The first line.
+/// The first line of a proof.
 const FIRST_LINE: &str = "souk/account-proof@v1";
 
 /// The largest proof that is read: a path of all branches with all hashes fits.
 pub const PROOF_BYTES_MAX: usize = 128 << 10;
 
-/// A proof of what a certified state says about an account.
+/// A proof of an account's balances, or that there is no such account, in a certified state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountProof {
     path: StatePath,
     note: TreeNote,
 }
 
-/// A proven account.
+/// The facts about an account that a proof has proven.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CertifiedAccount {
     /// The key of the account that the proof is about.
@@ -49,7 +49,7 @@ pub struct CertifiedAccount {
     pub time: LogTime,
     /// The validators that signed the head, in order.
     pub signers: Vec<u64>,
-    /// When so many had signed it that it was certified, in seconds since 1970.
+    /// When enough validators had signed it, in seconds since 1970.
     pub certified_s: u64,
 }
 
@@ -61,7 +61,7 @@ fn serialize_time<S: serde::Serializer>(time: &LogTime, to: S) -> Result<S::Ok, 
     to.serialize_u64(time.0)
 }
 
-/// Why bytes are not a proof, or prove nothing.
+/// Why bytes are not a proof, or do not prove the account's balances.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountFault {
     /// It is too long.
@@ -95,9 +95,9 @@ pub enum AccountFault {
     Signers {
         /// The validators that signed.
         signed: usize,
-        /// Those that count.
+        /// The number of validators that the market has.
         members: usize,
-        /// Those that must sign.
+        /// The number of validators that must sign.
         needed: usize,
     },
 }

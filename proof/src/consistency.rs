@@ -1,5 +1,5 @@
-//! Proves that one tree of the history continues another (RFC 6962, 2.1.2): whoever holds both
-//! roots needs only some hashes, and trusts nobody for them.
+//! Proves that one tree of the market's history continues another one (RFC 6962, 2.1.2). A verifier
+//! that has both roots needs only a few hashes and must trust nobody.
 //!
 //! [`Consistency`] says which tiles it needs and builds the proof from them; [`verify`] checks it.
 

@@ -1,4 +1,4 @@
-//! A hash, as the log, the history and the state use it.
+//! Defines the 32-byte hash of the log, the history and the state.
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
-//! Computes one hash, the history root, over everything ever applied, so that anyone can compare
-//! whole pasts by it. It is an append-only Merkle tree as in RFC 6962, hashed with SHA-256.
+//! Computes one hash, the history root, over every command that the market ever applied, so that
+//! anyone can compare whole histories by it. It is the root of an append-only Merkle tree as in RFC
+//! 6962, hashed with SHA-256.
 //!
 //! A history stores the right edge of the tree, so it can append a leaf with about two hashes, and
 //! the hashes of the tile that is still open on each level. A full tile leaves the history as a
@@ -21,7 +22,7 @@ const NODE: u8 = 1;
 /// The bytes of a leaf's content.
 pub const LEAF_BYTES: usize = 84;
 
-/// One application of a command, or of time alone, as a leaf of the history.
+/// A leaf of the history: one applied command, or one step of time without a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
     /// The position of the command in the log.
@@ -48,9 +49,9 @@ impl Leaf {
         bytes
     }
 
-    /// Returns the hash of a result and of the events besides it: BLAKE3 over the digest of the
-    /// events, then the result. So a proof of the result shows nobody's events, which state
-    /// balances.
+    /// Returns the hash of a result and of the events that belong to it: BLAKE3 over the digest of
+    /// the events, then the result. A proof of the result therefore does not reveal the events,
+    /// which state the balances of others.
     #[must_use]
     pub fn hash_result(result: &[u8], events: Digest) -> Digest {
         let mut hasher = blake3::Hasher::new();
@@ -66,7 +67,7 @@ impl Leaf {
     }
 }
 
-/// A leaf with what its hashes are of, so that others can see what it says.
+/// A leaf together with the data that it hashes, so that others can check its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedLeaf {
     /// The number of leaves before it.
@@ -96,7 +97,7 @@ impl SealedLeaf {
     }
 }
 
-/// Everything ever applied, as one root, and the tiles that are not full yet.
+/// The history of a market: its root, and the tiles that are not full yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     size: u64,

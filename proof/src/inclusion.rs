@@ -1,5 +1,5 @@
-//! Proves that a leaf is in a tree of the history (RFC 6962, 2.1.1), and finds the hashes of such
-//! proofs in tiles.
+//! Proves that a leaf is in a tree of the market's history (RFC 6962, 2.1.1), and finds the hashes
+//! for such proofs in tiles.
 //!
 //! [`Inclusion`] says which tiles it needs and builds the proof from them; [`verify`] checks it.
 

@@ -1,9 +1,9 @@
-//! What anyone needs to check a market's history: the tree over all commands, proofs that a leaf is
-//! in it and that one tree continues another, and with the feature `market` the notes that
-//! validators cosign, the proof that a receipt was settled, and the proof of a balance.
+//! Builds and checks the proofs about a market's history: the tree over all commands, proofs that a
+//! leaf is in it and that one tree continues another. With the feature `market` also the notes that
+//! validators cosign, the proof that a receipt was settled, and the proof of an account's balances.
 //!
-//! It has no I/O, clock or thread. The log's own crate builds the tree with it; clients and
-//! auditors check with the same code, and nothing else of souk.
+//! It has no I/O, clock or thread. The crate of the replicated log builds the tree with it; clients
+//! and auditors can check proofs with this crate and few others of souk.
 
 #[cfg(feature = "market")]
 pub mod account_proof;

@@ -1,6 +1,7 @@
-//! A tree head of the log as text, which validators cosign. The forms are those of C2SP, so that
-//! other programs can read them: `tlog-checkpoint` for the text, `signed-note` for what is around
-//! it, `cosignature/v1` for each signature.
+//! Writes, parses and verifies notes. A note is a tree head of the market's history as text, with
+//! the cosignatures of validators. The formats are those of C2SP, so that other programs can read
+//! them: `tlog-checkpoint` for the text, `signed-note` for the signatures, `cosignature/v1` for
+//! each signature.
 //!
 //! ```text
 //! souk/4be8…c1                       the market
@@ -47,7 +48,7 @@ const SIGNATURE_BYTES: usize = 64;
 /// The validators whose cosignatures count, by raft id.
 pub type Cosigners = BTreeMap<u64, AccountKey>;
 
-/// One validator's signature under a head.
+/// One validator's signature of a tree head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cosignature {
     /// The validator's raft id.
@@ -83,7 +84,7 @@ pub enum NoteFault {
     Line {
         /// The line, counted from 1.
         line: usize,
-        /// What it must be.
+        /// The expected form of the line.
         wanted: &'static str,
     },
     /// It has too many signatures.
@@ -203,7 +204,8 @@ impl TreeNote {
         Ok(note)
     }
 
-    /// Reads a signature line; the inner none is a signature of somebody else.
+    /// Parses a signature line; the inner option is none if the signature is not a validator's
+    /// cosignature.
     fn parse_signature(&self, line: &str) -> Option<Option<Cosignature>> {
         let (name, blob) = line.strip_prefix("— ")?.split_once(' ')?;
         let blob = BASE64_STANDARD.decode(blob).ok()?;
@@ -270,8 +272,8 @@ impl TreeNote {
         valid.map(|it| it.by).collect()
     }
 
-    /// Returns the validators in whose names the note has a signature that is not theirs: whoever
-    /// shows it, has not checked it or has forged it.
+    /// Returns the validators whose names are on signatures that are not theirs. Whoever showed the
+    /// note forged them, or did not check them.
     #[must_use]
     pub fn list_forged(&self, members: &Cosigners) -> Vec<u64> {
         let forged = self.cosignatures.iter().filter(|it| {
@@ -281,8 +283,8 @@ impl TreeNote {
         forged.map(|it| it.by).collect()
     }
 
-    /// Returns when so many of `members` had signed the head that it was certified, in seconds
-    /// since 1970, by their own clocks; none if too few have signed it.
+    /// Returns the time at which enough of `members` had signed the head to certify it, by their
+    /// own clocks, in seconds since 1970; none if too few have signed it.
     #[must_use]
     pub fn certified_s(&self, members: &Cosigners) -> Option<u64> {
         let signers = self.list_signers(members);

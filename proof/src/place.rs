@@ -1,4 +1,5 @@
-//! Places in the log, and the head of its tree.
+//! Defines positions and times in the replicated log, and the tree head, which summarises the
+//! history and the state at one entry.
 
 use std::fmt;
 
@@ -24,7 +25,7 @@ impl fmt::Display for LogTime {
     }
 }
 
-/// The position of an application in the log.
+/// The position of an applied command in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     /// The index of the entry.
@@ -33,7 +34,7 @@ pub struct Position {
     pub offset: u32,
 }
 
-/// The history and the state at one entry.
+/// A summary of the market's history and state at one entry of the log, which validators sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeHead {
     /// The last entry that it covers.

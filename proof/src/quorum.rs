@@ -1,7 +1,8 @@
-//! How many validators must sign before others believe them.
+//! Computes how many validators must sign a head or a state before clients believe it.
 
-/// Returns how many of `members` validators must sign a head or a state before it is certified: so
-/// many that any two certificates share one that does not lie, if less than a third do.
+/// Returns how many of `members` validators must sign a head or a state to certify it. It is the
+/// number at which any two certificates share an honest signer, if less than a third of the
+/// validators lie.
 #[must_use]
 pub fn certifying_count(members: usize) -> usize {
     2 * members / 3 + 1

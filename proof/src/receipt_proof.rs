@@ -1,8 +1,6 @@
-//! The proof that a receipt was settled, which anyone can check offline with the market's genesis.
+//! Encodes and verifies the proof that a receipt was settled, which anyone can check offline with the market's genesis.
 //!
-//! It has the form of C2SP `tlog-proof`: the number of a leaf, its path in the tree, and a head
-//! that validators cosigned. The extra data is what the leaf hashes, except the receipt, which the
-//! reader holds. So the proof is of this receipt, not only of its lease.
+//! It has the form of C2SP `tlog-proof`: the number of a leaf, its path in the tree, and a head that validators cosigned. The extra data contains everything that the leaf hashes except the receipt, which the reader must already have. So it proves that exactly this receipt was settled, not only its lease.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -24,7 +22,7 @@ pub const PROOF_BYTES_MAX: usize = 4 << 20;
 /// The most hashes of a path.
 const PATH_MAX: usize = 63;
 
-/// A command of the log that settled receipts, as validators keep and send it.
+/// A command of the log that settled receipts, in the form in which validators store and send it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettlementRecord {
     /// The number of leaves before its own.
@@ -57,7 +55,7 @@ impl LeafPlace {
     }
 }
 
-/// What a settlement paid.
+/// The payments of a settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Payment {
     /// Credits paid to the provider.
@@ -101,7 +99,7 @@ impl SettlementRecord {
     }
 }
 
-/// Returns the receipts that a command settled, and what each paid.
+/// Returns the receipts that a command settled, with the payment of each.
 fn settlements(command: &[u8], result: &[u8]) -> Vec<(Receipt, Payment)> {
     // The result of a batch begins with zero, that of an order with one.
     let results = result.strip_prefix(&[0]).unwrap_or_default();
@@ -156,11 +154,11 @@ pub struct Settlement {
     pub step: u64,
     /// The log's time when it was settled.
     pub time: LogTime,
-    /// What it paid.
+    /// The payment for the lease.
     pub payment: Payment,
     /// The validators that signed the head, in order.
     pub signers: Vec<u64>,
-    /// When so many had signed it that it was certified, in seconds since 1970.
+    /// When enough validators had signed it, in seconds since 1970.
     pub certified_s: u64,
 }
 
@@ -196,9 +194,9 @@ pub enum ProofFault {
     Signers {
         /// The validators that signed.
         signed: usize,
-        /// Those that count.
+        /// The number of validators that the market has.
         members: usize,
-        /// Those that must sign.
+        /// The number of validators that must sign.
         needed: usize,
     },
 }

@@ -1,6 +1,6 @@
-//! A tile: 256 adjacent hashes of one level of the history's tree, in the form of C2SP
+//! Defines a tile: 256 adjacent hashes of one level of the history's tree, in the form of C2SP
 //! `tlog-tiles`. A full tile never changes, so a validator stores each as a file, and anyone can
-//! fetch, keep and compare it.
+//! fetch, cache and compare it.
 //!
 //! A hash of tile level `l` is the root of a whole subtree of 256^l leaves.
 
@@ -18,7 +18,7 @@ pub const TILE_LEVEL_MAX: u32 = u64::BITS / TILE_BITS - 1;
 /// The bytes of a hash.
 const HASH_BYTES: usize = 32;
 
-/// The position of a tile.
+/// The position of a tile in the tree: its level and its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TileId {
     /// The level, 0 for leaves.

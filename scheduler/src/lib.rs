@@ -1,5 +1,6 @@
 //! Imports ONNX models as graphs, plans which device runs which part of a graph and when, and runs
-//! the parts. The code has floors, and each knows only those below it.
+//! the parts. The modules are layers, the lowest first; each uses only layers above it in this
+//! list:
 //!
 //! - [`graph`]: an ONNX model as a [`Graph`](graph::Graph) with shapes and work, and its cuts into
 //!   subgraphs that are ONNX models again.

@@ -1,5 +1,5 @@
-//! Embeds the models that come with souk and their test data, for the demo, tests and benchmarks.
-//! The script that made each is in its folder under `models/`.
+//! Embeds the bundled models and their test data into the program, for the demo, tests and
+//! benchmarks. The folder of each model under `models/` also has the script that made it.
 
 use bytes::Bytes;
 

@@ -1,7 +1,7 @@
 //! Runs one node as a child process: starts it, waits until it is ready, kills and restarts it.
 //!
-//! A node's standard input is a pipe that this process holds. When this process ends for any
-//! reason, the pipe closes and the node stops itself, so killing the testnet leaves no nodes
+//! A node's standard input is a pipe from the process that started it. When that process ends for
+//! any reason, the pipe closes and the node stops itself, so killing the testnet leaves no nodes
 //! behind.
 
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ pub const READY: &str = "ready";
 #[cfg(windows)]
 const CREATE_NEW_PROCESS_GROUP: u32 = 0x200;
 
-/// How to start a node.
+/// The command and the files with which to start a node.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// The node's name, such as `validator-1`.
@@ -272,7 +272,7 @@ fn spawn_child(recipe: &Recipe) -> Result<Child, StartError> {
         })
 }
 
-/// Returns the last error in a log, or else its last line.
+/// Returns the last error in a log, or its last line if there is no error.
 fn last_words(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text

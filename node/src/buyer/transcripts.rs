@@ -1,10 +1,6 @@
-//! Keeps what a buyer's tabs said, if it wants to audit its providers later: a file for each tab,
-//! in a folder that only its owner can read, the newest so many.
+//! Stores the texts that a buyer bought, as evidence for a later audit of their providers: one file, a *transcript*, for each tab (a lease in which a provider answers requests with a language model). Only the owner can read the folder, and only the newest transcripts stay.
 //!
-//! A provider cannot tell which answers of a long tab are kept: they are drawn.
-//!
-//! A transcript has the tab's receipt, which both sides signed. The receipt names the answers by
-//! their hash, and not the requests.
+//! Of a long tab, the transcript has some requests and answers, drawn at random, so the provider cannot know which. It also has the tab's receipt, which both sides signed and which contains the hashes of the answers, but not of the requests.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -24,18 +20,18 @@ use souk_roles::tokens::text::{TextAnswer, TextRequest};
 /// The folder of the transcripts, relative to the folder of the market.
 pub const TRANSCRIPTS_FOLDER: &str = "buyer/transcripts";
 
-/// The format of a file.
+/// The format that each transcript file states.
 const TRANSCRIPT_FORMAT: &str = "souk-transcript-1";
 
-/// The most exchanges of one tab that are kept, and the most bytes of their texts. Of more, so many
-/// are drawn.
+/// The most exchanges of a tab in its transcript, and the most bytes of their texts. If there are
+/// more, they are drawn at random.
 const EXCHANGES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
 /// The most bytes of a file: JSON can take six for one.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// A file that is written since so long ago is written by nobody any more.
+/// If a partial file is older than this, the process that wrote it no longer runs.
 const PARTIAL_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// A request and its answer.
@@ -50,7 +46,7 @@ pub struct TextExchange {
     pub answer: TextAnswer,
 }
 
-/// The texts of one tab.
+/// The transcript of one tab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TabTranscript {
@@ -86,7 +82,7 @@ pub enum UnsignedText {
     Answers,
 }
 
-/// What a tab has said so far, if it is to be kept.
+/// The exchanges of an open tab, from which its transcript will be written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TabLog(Arc<Mutex<LoggedTab>>);
 
@@ -98,13 +94,14 @@ struct LoggedTab {
     /// The message of the latest answer as the provider hashed it.
     message: String,
     bytes: usize,
-    /// The least lot of the exchanges that were left out: none with a greater one is kept.
+    /// The smallest lot of the exchanges that were left out. An exchange with a greater lot is left
+    /// out too.
     lot_end: Option<u64>,
     lots: RandomState,
     delivered: u64,
 }
 
-/// An exchange with its lot: those with the least ones are kept.
+/// An exchange with its lot, a random number: the exchanges with the smallest lots are kept.
 #[derive(Debug)]
 struct DrawnExchange {
     lot: u64,
@@ -112,7 +109,7 @@ struct DrawnExchange {
     exchange: TextExchange,
 }
 
-/// The folder of a buyer's transcripts.
+/// The folder with the transcripts of a buyer's tabs.
 #[derive(Clone, Debug)]
 pub struct TranscriptFolder {
     path: PathBuf,
@@ -216,7 +213,8 @@ impl TabLog {
 }
 
 impl LoggedTab {
-    /// Keeps an exchange if its lot is among the least ones, and leaves out others for it.
+    /// Adds an exchange if its lot is among the smallest, and removes exchanges with greater lots
+    /// to make room.
     fn draw(&mut self, lot: u64, exchange: TextExchange) {
         let TextExchange {
             request, answer, ..
@@ -246,7 +244,8 @@ impl LoggedTab {
 }
 
 impl TranscriptFolder {
-    /// Opens the transcripts of a market's folder, and keeps the newest so many from now on.
+    /// Opens the transcripts of a market's folder. From now on only the given number of the newest
+    /// transcripts stay.
     ///
     /// # Errors
     /// When the folder cannot be created for its owner alone.
@@ -278,8 +277,8 @@ impl TranscriptFolder {
     }
 }
 
-/// Returns the transcripts of a model that a market's folder has, the oldest first, and the number
-/// of files that are none.
+/// Returns the transcripts of a model in a market's folder, the oldest first, and the number of
+/// files that are not valid transcripts.
 ///
 /// # Errors
 /// When the folder cannot be read; a folder that is not there has none.
@@ -301,7 +300,7 @@ fn read_transcript(path: &Path) -> Option<TabTranscript> {
     (read.format == TRANSCRIPT_FORMAT).then_some(read)
 }
 
-/// Reads a file of so many bytes at most; none if it is larger or cannot be read.
+/// Reads a file of at most this many bytes; returns none if it is larger or cannot be read.
 pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = fs::File::open(path).ok()?;
@@ -341,7 +340,8 @@ pub(super) fn create_private_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file that only its owner can read, whole or not at all, also if the machine fails.
+/// Writes a file that only its owner can read. After a crash or a power loss the file is complete
+/// or missing.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("partial");
     let written = write_synced(&partial, bytes).and_then(|()| fs::rename(&partial, path));
@@ -363,7 +363,7 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Removes what a write that was cut off left in a folder some time ago.
+/// Removes the partial files that interrupted writes left in a folder some time ago.
 pub(super) fn remove_partial_files(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -1,5 +1,5 @@
-//! The error that a buyer returns for a job that did not end as its caller wanted: how it ended,
-//! what it cost, and the results that were computed and paid for.
+//! Defines the error that a buyer returns for a job that did not end as its caller wanted. It
+//! contains how the job ended, what it cost, and the results that were computed and paid for.
 
 use souk_market::JobId;
 use souk_roles::job::{End, Reason, Spending};

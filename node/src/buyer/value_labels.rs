@@ -21,7 +21,7 @@ pub struct ValueLabels {
     is_known: bool,
 }
 
-/// What the numbers of an output represent.
+/// The type of values that the numbers of an output represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Meaning {
@@ -31,8 +31,8 @@ pub enum Meaning {
     Maps,
 }
 
-/// An input has texts instead of numbers, or the reverse. Both travel as numbers, so the model
-/// would silently give a wrong answer.
+/// The error for an input with texts instead of numbers, or the reverse. Both travel as numbers, so
+/// without this check the model would silently give a wrong answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the input {name} takes {wanted}, but {found} were given")]
 pub struct LabelError {
@@ -108,7 +108,8 @@ impl ValueLabels {
         preparation.run(&mut texts.words, inputs)
     }
 
-    /// Returns what the numbers of this output represent; none for plain numbers.
+    /// Returns the type of values that the numbers of this output represent; none for plain
+    /// numbers.
     #[must_use]
     pub fn output_kind(&self, output: &str) -> Option<Meaning> {
         let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +122,8 @@ impl ValueLabels {
             .then_some(Meaning::Maps)
     }
 
-    /// Returns what the numbers of outputs represent: texts as lists, maps as lists of objects.
+    /// Converts the numbers of outputs to the values that they represent: texts as lists, maps as
+    /// lists of objects.
     #[must_use]
     pub fn output_values(&self, outputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, Value> {
         let meaning = |(name, tensor): (&String, &Tensor)| {

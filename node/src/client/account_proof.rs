@@ -1,6 +1,6 @@
-//! Proves what a certified state says about an account: takes the head that enough validators
-//! signed, and the account's path in the state's tree from any of them. Nothing of it is believed
-//! without proof.
+//! Proves an account's balances, or that the account does not exist, to a client that trusts only
+//! the market's genesis. It takes a head (a summary of the market's state) that enough validators
+//! signed, and the account's path in the state's tree from any validator, and verifies both.
 
 use souk_folder::key;
 use souk_market::{AccountKey, Digest, Genesis};
@@ -11,7 +11,7 @@ use super::broker::Broker;
 use super::history::{GatheredHistory, gather_heads};
 use super::settlement::answering_accounts;
 
-/// Why an account is not proven.
+/// Why an account's balances could not be proven.
 #[derive(Debug, thiserror::Error)]
 pub enum ProveAccountError {
     /// No validator answered.
@@ -28,28 +28,28 @@ pub enum ProveAccountError {
     Gone {
         /// The validators that answered.
         asked: usize,
-        /// What all of them signed.
+        /// The heads that the validators signed.
         history: Box<GatheredHistory>,
     },
-    /// What validators sent proves nothing.
+    /// A validator sent a proof that is not valid.
     #[error("validator {by} sent a proof that does not hold: {fault}")]
     Unproven {
         /// The raft id of the validator.
         by: u64,
-        /// What is wrong with it.
+        /// The fault of the proof.
         #[source]
         fault: AccountFault,
     },
 }
 
-/// A proof and what it shows.
+/// A proof about an account, with the facts that it proves.
 #[derive(Debug)]
 pub struct ProvenAccount {
     /// The proof, which can be checked offline.
     pub proof: AccountProof,
-    /// What it shows.
+    /// The proven account.
     pub account: CertifiedAccount,
-    /// What the validators signed.
+    /// The heads that the validators signed.
     pub history: GatheredHistory,
 }
 

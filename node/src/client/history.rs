@@ -1,9 +1,9 @@
 //! Gathers the signed heads of a market's history from every validator that answers, and the tiles
 //! that prove that the heads are beginnings of one history.
 //!
-//! The genesis is all that the caller must trust: signatures show who is a validator and who signed
-//! which head, and hashes show the rest. Each validator is asked itself, because one that answers
-//! for another could leave its note out.
+//! The caller must trust only the genesis: signatures prove who is a validator and who signed which
+//! head, and hashes prove the rest. The client asks each validator directly, because a validator
+//! that answered for another one could withhold that one's note (a signed head).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 
 use super::broker::{AttemptError, Broker};
 
-/// A validator and what it answered.
+/// The answer of one validator.
 #[derive(Debug)]
 pub struct ValidatorHeads {
     /// The raft id of the validator.
@@ -43,7 +43,7 @@ impl ValidatorHeads {
     }
 }
 
-/// Why a validator showed no heads.
+/// Why a validator gave no valid heads.
 #[derive(Debug, thiserror::Error)]
 pub enum HeadsError {
     /// It gave no answer.
@@ -62,7 +62,7 @@ pub enum HeadsError {
 pub struct GatheredHistory {
     /// The answers, by raft id.
     pub answers: Vec<ValidatorHeads>,
-    /// What all notes together show.
+    /// The result of the check of all notes together.
     pub check: HistoryCheck,
 }
 
@@ -94,7 +94,7 @@ pub async fn gather_heads(
     GatheredHistory { answers, check }
 }
 
-/// Asks each known validator for the validators, until no answer names new ones.
+/// Asks each known validator for the list of validators, until no answer names new ones.
 async fn learn_members(broker: &Broker, genesis: &Genesis) -> KnownMembers {
     let mut known = KnownMembers::new(genesis);
     let mut asked = BTreeSet::new();
@@ -148,10 +148,10 @@ async fn fetch_notes(broker: &Broker, member: &Member) -> Result<Vec<TreeNote>, 
     Ok(notes.take(ANSWER_NOTES_MAX).collect())
 }
 
-/// What tiles show of a continuation, and the tiles.
+/// The result of a check, by tiles, that one head continues another, with the tiles.
 #[derive(Clone, Debug)]
 pub struct ShownContinuation {
-    /// What they show.
+    /// The result of the check.
     pub continuation: Continuation,
     /// The tiles.
     pub tiles: BTreeMap<TileId, Tile>,
@@ -177,9 +177,9 @@ impl ShownContinuation {
     }
 }
 
-/// Fetches tiles from one validator after another until one's tiles prove or refute the
-/// continuation. Else it returns that some are of neither head, or what is missing. It leaves out
-/// the validators in `silent`, and adds those that do not give a tile.
+/// Fetches tiles from one validator after another until the tiles of one prove or refute the
+/// continuation. Otherwise it returns that some tiles fit neither head, or which tiles are missing.
+/// It skips the validators in `silent`, and adds those that do not give a tile.
 pub async fn prove_continuation(
     broker: &Broker,
     history: &GatheredHistory,
@@ -228,7 +228,7 @@ pub(super) fn read_tile(id: TileId, answer: Result<Answer, AttemptError>) -> Opt
     }
 }
 
-/// Why a folder shows no heads.
+/// Why a folder has no usable heads.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// It cannot be read.
@@ -249,7 +249,7 @@ pub enum FolderError {
         #[source]
         cause: NoteFault,
     },
-    /// It has more notes than count.
+    /// It has more notes than are allowed.
     #[error("{0} has more than {FOLDER_NOTES_MAX} notes: name a folder with fewer")]
     Full(PathBuf),
     /// It has no notes.
@@ -263,11 +263,13 @@ const FOLDER_NOTES_MAX: usize = 4_096;
 /// The ending of a file with a note.
 pub const NOTE_ENDING: &str = "checkpoint";
 
-/// The history as folders show it, without a network: notes, and tiles as C2SP lays them out.
+/// The history in folders on disk, checked without a network: notes, and tiles in the layout of
+/// C2SP.
 #[derive(Debug)]
 pub struct StoredHistory {
     folders: Vec<PathBuf>,
-    /// What the notes show. Only the founders count: nothing there proves who joined later.
+    /// The result of the check of all notes. Only the founders count as validators, because nothing
+    /// in the folders proves who joined later.
     pub check: HistoryCheck,
 }
 

@@ -1,5 +1,6 @@
-//! Joins a market by its invitation alone: a validator sends the market's genesis, which must match
-//! the id in the invitation.
+//! Joins a market with nothing but its invitation, a line of text with the market's id and the
+//! addresses of validators. A validator sends the market's genesis (its initial state), which must
+//! match the id in the invitation.
 
 use souk_folder::invitation::Invitation;
 use souk_folder::key::NodeKey;

@@ -1,4 +1,5 @@
-//! Connects a node to a market: starts its network, and a broker of the validators.
+//! Connects a node to a market: starts the node's network, and creates a broker, which sends
+//! requests to the market's validators.
 
 use souk_folder::config::ConfigError;
 use souk_folder::key::NodeKey;

@@ -1,5 +1,6 @@
-//! Proves that a receipt was settled: fetches the command that settled it and the tiles from any
-//! validator, and the signed heads from all. Nothing of it is believed without proof.
+//! Proves to a client that the market settled a receipt and what it paid. The client fetches the
+//! command that settled the receipt and the tiles (pieces of the history's tree) from any
+//! validator, and the signed heads from all, and verifies each of them.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use super::history::{GatheredHistory, gather_heads, read_tile};
 /// The greatest number of leaves that a log will ever have.
 const LEAVES_MAX: u64 = 1 << 56;
 
-/// Why a receipt is not proven.
+/// Why the settlement of a receipt could not be proven.
 #[derive(Debug, thiserror::Error)]
 pub enum SettlementError {
     /// No validator has a command that settled the lease.
@@ -48,18 +49,19 @@ pub enum SettlementError {
     Unproven(#[source] ProofFault),
 }
 
-/// A proof and what it shows.
+/// A proof that a receipt was settled, with the facts that it proves.
 #[derive(Debug)]
 pub struct ProvenReceipt {
     /// The proof, which can be checked offline.
     pub proof: ReceiptProof,
-    /// What it shows.
+    /// The proven settlement.
     pub settlement: Settlement,
     /// How many validators there are.
     pub members: usize,
 }
 
-/// Returns the validators that the genesis names, who count when nobody is asked.
+/// Returns the validators that the genesis names. They count if no validator can be asked for newer
+/// ones.
 #[must_use]
 pub fn list_founders(genesis: &Genesis) -> Cosigners {
     list_known_cosigners(genesis, &KnownMembers::new(genesis))

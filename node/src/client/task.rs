@@ -1,6 +1,6 @@
-//! Runs the client of a market as one task, behind every broker and trader. A core without I/O
-//! (`souk_roles::market::client`) decides which validator to ask, how long to wait and what to
-//! sign; the task carries this out.
+//! Runs the client of a market as one task, to which a broker, its clones and its traders send
+//! their requests. A core without I/O (`souk_roles::market::client`) decides which validator to
+//! ask, how long to wait and what to sign; the task carries this out.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +70,7 @@ enum Message {
     Validators(Arc<[PeerId]>),
 }
 
-/// The state of a watch over an account.
+/// The present state of a watch over an account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccountWatch {
     /// Rises whenever the account changed, or may have.
@@ -87,7 +87,7 @@ pub(super) struct ClientReply {
     pub(super) last: Option<AttemptError>,
 }
 
-/// Sends messages to the task, which ends when the last clone is dropped.
+/// The handle of the task. The task ends when its last clone is dropped.
 #[derive(Clone)]
 pub(super) struct Client {
     tell: mpsc::Sender<Message>,
@@ -115,8 +115,8 @@ impl Drop for ReplyWait<'_> {
 }
 
 impl Client {
-    /// Starts the task over these validators. With `takes_stale`, it accepts what one of them has
-    /// stored.
+    /// Starts the task over these validators. With `takes_stale`, it accepts an answer from the
+    /// stored state of a single validator, which can be old.
     pub(super) fn start_task(
         network: Network,
         validators: Arc<[PeerId]>,
@@ -157,7 +157,7 @@ impl Client {
         }
     }
 
-    /// Returns the log's clock, as far as validators reported it.
+    /// Returns the log's clock, estimated from the validators' answers.
     pub(super) fn log_clock(&self) -> LogClock {
         self.log_clock.clone()
     }
@@ -530,7 +530,7 @@ impl Task {
     }
 }
 
-/// Keeps the older of two answers' ages; returns whether that is the new one.
+/// Keeps the greater of two answers' ages; returns whether it is the new answer's.
 fn is_older(oldest: &mut Option<Age>, told: Option<Age>) -> bool {
     let Some(told) = told else {
         return false;

@@ -8,7 +8,8 @@ use souk_roles::market::client::Reply;
 
 use crate::client::broker::{Broker, BrokerError};
 
-/// Signs for one account. Clones share its nonces.
+/// Signs and submits the commands of one account. Clones share the counter of nonces, so that no
+/// nonce is used twice.
 #[derive(Clone)]
 pub struct Trader {
     key: NodeKey,
@@ -179,7 +180,8 @@ mod tests {
 
     use super::*;
 
-    /// What a validator made of a batch; none where it applied it and its answer was lost.
+    /// The response of a validator to a batch; none if it applied the batch and its answer was
+    /// lost.
     type Made = Option<Result<Acceptance, Refusal>>;
 
     async fn network(key: &NodeKey) -> Network {

@@ -56,7 +56,7 @@ impl<State: PartialEq> AnnouncementSchedule<State> {
     }
 }
 
-/// Who confirmed an announcement.
+/// The result of an announcement: whether all validators confirmed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnnouncementOutcome {
     /// All validators.

@@ -1,8 +1,8 @@
 //! Samples the load and the free memory of a provider's devices every few seconds, for the metrics
 //! page and, through a file in the folder, for `souk provider status`.
 //!
-//! If leases run in their own processes, so do drivers: this process cannot see the devices behind
-//! them and reports nothing. It can always see the host's CPU and memory.
+//! If leases run in processes of their own, so do the device drivers. The provider's process then
+//! cannot see the devices and reports nothing of them. It can always see the host's CPU and memory.
 
 use std::fs;
 use std::path::Path;

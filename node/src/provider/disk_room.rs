@@ -15,7 +15,7 @@ const PROBE_BYTES: usize = 16 << 20;
 /// The file that tests for room and is then removed.
 const PROBE_FILE: &str = ".room";
 
-/// The state of the disk of a provider's folder.
+/// Records whether the disk of a provider's folder is full.
 pub(super) struct DiskRoom {
     probe: PathBuf,
     is_short: AtomicBool,

@@ -1,5 +1,5 @@
-//! What works for a provider's leases: its devices, which run graphs, or an inference engine behind
-//! an endpoint, which answers the requests of tabs.
+//! Opens the engine that does the work of a provider's leases: devices, which run graphs, or an
+//! endpoint, which answers requests of buyers with a language model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use souk_sandbox::device::costs::DeviceCosts;
 use souk_sandbox::device::{self, combine_profiles, provider_resources};
 use souk_sandbox::executor::{Executor, OpenedDevices};
 
-/// What works for leases.
+/// The engine that does the work of a provider's leases.
 pub(super) enum Engine {
     /// Devices that souk drives.
     Devices(Executor),
@@ -26,7 +26,7 @@ pub(super) enum Engine {
     Endpoint(Arc<Endpoint>),
 }
 
-/// An engine that is ready, and what its ask states.
+/// An engine that is ready, and the values that the provider's ask states about it.
 pub(super) struct OpenedEngine {
     pub(super) engine: Engine,
     pub(super) label: String,
@@ -57,7 +57,7 @@ impl Engine {
 }
 
 impl OpenedEngine {
-    /// Opens what a provider sells.
+    /// Opens the engine that the provider's file names.
     pub(super) async fn open(
         home: &Path,
         file: &ProviderFile,
@@ -125,7 +125,7 @@ impl OpenedEngine {
     }
 }
 
-/// Returns the best performance that was measured for its devices, combined as they are sold.
+/// Returns the best measured performance of the provider's devices, as its ask combines them.
 fn peak_of(provider: &ProviderFile, profiles: &[Profile]) -> Resources {
     provider_resources(provider, &combine_profiles(profiles))
 }

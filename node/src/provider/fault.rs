@@ -9,7 +9,7 @@ use bytes::Bytes;
 use souk_folder::config::Fault;
 use souk_memory::Tensor;
 
-/// The fault that a provider plays, and the run from which it does.
+/// The fault that a provider plays, and the first run in which it plays the fault.
 pub(super) struct FaultInjector {
     fault: Option<Fault>,
     /// Runs that still succeed.
@@ -96,7 +96,7 @@ pub(super) async fn before_run(fault: Option<Fault>) {
     }
 }
 
-/// Returns a tensor in which the lowest bit of the first element differs.
+/// Returns a copy of a tensor in which the lowest bit of the first element is changed.
 fn with_one_changed(tensor: &Tensor) -> Tensor {
     let mut bytes = tensor.bytes().to_vec();
     if let Some(byte) = bytes.first_mut() {

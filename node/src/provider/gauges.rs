@@ -14,7 +14,7 @@ use super::journal::Sums;
 use super::{LiveDevice, LiveFigures, Provider, Statistics};
 use crate::endpoint::TokenFigures;
 
-/// Returns a page of metrics, or none once the provider is gone.
+/// Returns a page of metrics, or none if the provider has stopped.
 pub(super) async fn metrics_page(provider: Weak<Provider>) -> Option<Page> {
     let provider = provider.upgrade()?;
     let mut page = Page::of_machine();

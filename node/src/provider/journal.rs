@@ -1,10 +1,10 @@
 //! Stores a provider's journal: the leases that it began, their usage, and their payments. From it,
 //! the provider continues after a crash.
 //!
-//! A line must be durable before the action that it announces: a lease is in the journal before its
+//! A fact must be durable before the action that it announces: a lease is in the journal before its
 //! work begins, so that after a crash the provider can settle it or give it back, and never runs it
-//! twice. If the market disagrees, the market is right: the journal only says which leases to ask
-//! the market about.
+//! twice. If the journal and the market disagree, the market is right: the journal only says which
+//! leases to ask the market about.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -44,11 +44,11 @@ pub struct Entry {
     pub began: Millis,
     /// The device time that it used: of the answers so far for a tab, otherwise once it was done.
     pub usage: Option<DeviceMicros>,
-    /// How it ended, once it has.
+    /// The end of the lease, if it has ended.
     pub closed: Option<Closing>,
 }
 
-/// How a lease ended.
+/// The end of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closing {
     /// The payment; none if the market has forgotten it.
@@ -59,7 +59,7 @@ pub struct Closing {
     pub at: Millis,
 }
 
-/// The content of a journal.
+/// The leases that a journal records.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct History {
     /// Leases that are still listed one by one, by id.
@@ -71,13 +71,14 @@ pub struct History {
     open: BTreeMap<LeaseId, Vec<Fact>>,
 }
 
-/// Success if the facts are durable, or why they may not be.
+/// The result of a write: success if the facts are durable, otherwise the reason why they may not
+/// be.
 pub(super) type WriteResult = Result<(), String>;
 
 /// The handle with which the shell submits facts and learns when they are durable.
 pub(super) type JournalWriter = FactWriter<Ticket, Vec<Fact>, WriteResult>;
 
-/// The sums of a provider's leases.
+/// The counts of a provider's leases, and their payments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sums {
     /// Leases that the market has not closed.

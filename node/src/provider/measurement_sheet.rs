@@ -1,6 +1,6 @@
 //! Measures a device for `souk device` and stores the results as a *sheet*, which the owner's key
-//! signs. A stored sheet is used again until the device, its driver or the key changes, or until a
-//! more thorough one is wanted.
+//! signs. souk uses a stored sheet again until the device, its driver or the key changes, or until
+//! the caller requests a more thorough one.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -21,7 +21,7 @@ const DOMAIN: &[u8] = b"souk device sheet 1\n";
 /// The folder of sheets within a node's folder.
 const FOLDER: &str = "devices";
 
-/// A sheet with its owner's signature.
+/// The results of measuring a device, signed by its owner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SignedSheet {
     /// [`FORMAT`] of the souk that wrote it.
@@ -34,7 +34,7 @@ pub struct SignedSheet {
     pub signature: String,
 }
 
-/// Why there is no sheet.
+/// Why a device has no measurement sheet.
 #[derive(Debug, thiserror::Error)]
 pub enum SheetError {
     /// The device could not be opened.

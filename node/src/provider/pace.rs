@@ -1,12 +1,12 @@
 //! Computes the speed that a provider's ask states: the share of the measured peak that recent jobs
 //! got, and the time that the device takes for each kind of work.
 //!
-//! A device is measured with large products and long copies, which jobs are not. The machine may
-//! also have other work. The provider learns the time of each kind of work from the operators of
-//! each run. It also compares each job with that expectation, and advertises a speed that most of
-//! the last few jobs got. A receipt that shows less than the advertised speed is therefore
-//! evidence, and an honest provider's receipt seldom shows it. However slow one job is, it moves
-//! the advertised speed by a bounded step only.
+//! A device is measured with large matrix products and long copies, which real jobs seldom have,
+//! and the machine may have other work too. So the provider learns the time of each kind of work
+//! from the operators of each run, compares each job with that expectation, and advertises a speed
+//! that most of the last few jobs got. A receipt with less than the advertised speed is therefore
+//! evidence against the provider, and an honest provider's receipt seldom shows it. However slow a
+//! single job is, it changes the advertised speed by a bounded step only.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,16 +25,18 @@ const JOBS_MAX: usize = 8;
 /// The least share that a provider advertises; a slower device is not seriously for sale.
 const SHARE_MIN: f64 = 0.01;
 
-/// One in so many of the last jobs can get less than the advertised speed: it counts as held up.
+/// Of this many of the last jobs, one can get less than the advertised speed without an effect: the
+/// provider assumes that something delayed it.
 const OUTLIERS: usize = 4;
 
 /// The factor by which one job can lengthen or shorten the advertised time of any kind of work.
 const STEP_MAX: f64 = 1.5;
 
-/// Shares are advertised in hundredths; a share that differs by this part is advertised anew.
+/// Shares are advertised in hundredths. If the share changes by this part, the provider advertises
+/// the new one.
 const CHANGE: f64 = 0.1;
 
-/// The recent speed of a device, and the advertised one.
+/// The recent speed of a device, and the speed that the provider's ask advertises.
 #[derive(Debug)]
 pub(super) struct Pace {
     inner: Mutex<PaceState>,
@@ -167,8 +169,9 @@ impl Pace {
         self.lock_inner().next_speed(known)
     }
 
-    /// Notes that the book now has this speed, so jobs are judged by it. You must not pass a speed
-    /// that the book refused, because a buyer may have bought the earlier ask at that moment.
+    /// Records that the order book now has this speed, by which later jobs are judged. You must not
+    /// pass a speed that the book refused, because a buyer may have bought the earlier ask at that
+    /// moment.
     pub(super) fn set_advertised(&self, speed: Speed) {
         let mut inner = self.lock_inner();
         if inner.advertised != speed {
@@ -248,7 +251,7 @@ impl Speed {
         (1.0 + f64::from(self.slowness.for_work(work)) / 100.0) / self.share
     }
 
-    /// Returns the speed as it is stored over restarts.
+    /// Returns the speed in the form in which the provider stores it over restarts.
     pub(super) fn stated_speed(&self) -> StatedSpeed {
         StatedSpeed {
             share: self.share,
@@ -336,7 +339,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// What is advertised after ten more jobs that get what their kinds of work are known to.
+    /// Returns the advertised speed after ten more jobs that take the known times of their kinds of
+    /// work.
     fn settled(pace: &Pace, known: Times) -> Speed {
         for _ in 0..10 {
             pace.on_job();
@@ -463,7 +467,8 @@ mod tests {
         assert_eq!((due.share, due.slowness.0), (0.5, [0, 200, 0]));
     }
 
-    /// Ten runs of one operator, each of which took so many times what the profile says.
+    /// Returns the measurements of ten runs of one operator, each of which took `times` times as
+    /// long as the profile says.
     fn runs(operator: &str, times: f64) -> Vec<Measurement> {
         let work = Amount::default();
         let part = Part {

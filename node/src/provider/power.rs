@@ -18,7 +18,7 @@ const FILE: &str = "power.json";
 /// Finds a domain by its name.
 type Find = fn(&str) -> Result<Box<dyn PowerDomain>, PowerError>;
 
-/// Why limits could not be set or restored.
+/// Why power limits could not be set or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
     /// The system refuses a limit.
@@ -34,7 +34,7 @@ pub enum HoldError {
     },
 }
 
-/// Limits that hold as long as this value lives.
+/// Power limits that hold until this value is dropped.
 pub(super) struct HeldLimits {
     path: PathBuf,
     /// Whether there are limits to restore.

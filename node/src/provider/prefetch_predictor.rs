@@ -25,7 +25,7 @@ struct PredictorFile {
     foresight: PrefetchPredictor,
 }
 
-/// The predictions for one store.
+/// Predicts the next contents of a provider's store and loads them.
 pub(super) struct ContentPrefetcher {
     file: PathBuf,
     store: Arc<Store>,
@@ -36,7 +36,7 @@ pub(super) struct ContentPrefetcher {
 }
 
 impl ContentPrefetcher {
-    /// Reads what a provider's folder remembers of past leases, and begins at once to load the
+    /// Reads the record of past leases from a provider's folder, and immediately begins to load the
     /// contents that usually come next, because the store's memory is empty.
     pub(super) fn open_and_recall(home: &Path, store: &Arc<Store>) -> Arc<ContentPrefetcher> {
         let outlook = Arc::new(ContentPrefetcher::load_or_default(home, store.clone()));

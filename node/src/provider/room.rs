@@ -1,5 +1,5 @@
-//! Sets how much of the machine's memory a provider's caches can hold: more while memory is free,
-//! less when other processes need it.
+//! Sets how much of the machine's memory a provider's caches can hold: more if much memory is free,
+//! less if other processes need it.
 
 use std::time::Duration;
 

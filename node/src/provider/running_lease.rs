@@ -1,5 +1,5 @@
-//! Records what a running lease has done so far at its provider: its traffic, report and trace,
-//! which the buyer and the owner see, and its runs, from which the provider's speed is judged.
+//! Holds the state of a running lease at its provider: its traffic, report and trace, which the
+//! buyer and the owner can see, and its runs, by which the provider judges its own speed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -163,7 +163,8 @@ pub(super) fn network_span(
     }
 }
 
-/// Runs whose work was known before they began.
+/// The runs of a lease whose amount of work was known before they began. The provider's speed is
+/// judged by them.
 #[derive(Default)]
 pub(super) struct JudgedRuns {
     /// The time for which the device computed.

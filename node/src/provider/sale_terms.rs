@@ -1,4 +1,5 @@
-//! Turns the limits, hours and prices of a provider's file into the current terms of its ask.
+//! Computes the current terms of a provider's ask from the limits, hours and prices in the
+//! provider's file.
 
 use std::path::Path;
 

@@ -55,7 +55,7 @@ pub(super) enum Signal {
     TermsChanged,
 }
 
-/// The state of the task.
+/// The state of the task that runs a provider.
 pub(super) struct Shell {
     provider: Arc<Provider>,
     core: ProviderCore,
@@ -236,7 +236,7 @@ impl Shell {
         self.advertise_speed(self.speed.1);
     }
 
-    /// Advertises the device as it is known now, at this speed.
+    /// Advertises the device at this speed, with the present knowledge of its operators.
     fn advertise_speed(&mut self, speed: Speed) {
         let resources = speed.scale_resources(&self.provider.peak_resources());
         if resources != self.speed.0 {

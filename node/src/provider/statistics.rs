@@ -2,9 +2,9 @@
 //! the metrics page and the command line show the sums, and the owner can reset them at any time.
 //! The file in the provider's folder keeps them over restarts.
 //!
-//! The file is the only copy, and each writer must hold a lock: so an owner's reset and a lease
+//! The file is the only copy. Each writer must hold a lock, so that an owner's reset and a lease
 //! that has just finished cannot overwrite each other. A damaged file is reset with a warning,
-//! because no debt depends on it.
+//! because no payment depends on it.
 
 use std::fs::File;
 use std::path::Path;
@@ -20,11 +20,11 @@ const STATISTICS_FILE: &str = "statistics.json";
 /// The lock that each writer of the file holds.
 const LOCK_FILE: &str = "statistics.lock";
 
-/// Devices that are counted separately: those that a provider sells over the years. Others are not
-/// counted.
+/// The most devices that are counted separately: enough for all that a provider sells over the
+/// years. Others are not counted.
 const DEVICES_MAX: usize = 64;
 
-/// The work done since a moment.
+/// The work that a provider's devices have done since a moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
     /// [`FORMAT`] of the souk that wrote it.

@@ -1,5 +1,5 @@
-//! Knows the streams that watch each account, so that a step of the log wakes the watchers of the
-//! accounts that it affected, and nobody else.
+//! Tracks which streams of peers watch which accounts. After each step of the log, the validator
+//! wakes only the watchers of the accounts that the step changed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 #[derive(Clone, Debug, Default)]
 pub struct AccountWatchers(Arc<Mutex<HashMap<AccountKey, watch::Sender<()>>>>);
 
-/// One watcher's place in the table, until it is dropped.
+/// A watcher of one account. Dropping it removes it from the table.
 #[derive(Debug)]
 pub(super) struct AccountWatcher {
     account: AccountKey,

@@ -20,13 +20,13 @@ const WAITING_MAX: usize = 16_384;
 /// and delay the followers, who verify the admitted commands.
 const TOGETHER_MAX: usize = 48;
 
-/// The most commands that the caller verifies itself.
+/// If no more commands than these arrive, the caller verifies them itself.
 const AT_HAND_MAX: usize = 2;
 
 /// The verdicts on commands of one request, in their order.
 pub(super) type AdmissionResults<C> = Vec<Result<Proposal<C>, CommandFault>>;
 
-/// Too many commands are waiting.
+/// The error if too many commands already wait for verification.
 pub(super) struct AdmissionFull;
 
 /// The commands of one request, whose sender waits for the verdicts.

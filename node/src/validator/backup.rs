@@ -1,8 +1,8 @@
 //! Writes a validator's whole state as a backup, one file that verifies itself, and restores it.
 //!
-//! A backup is not a replica. If one came back under its old id, it would have forgotten the
-//! promises that it made since. A restore must therefore either begin a new group, or give a new
-//! member of the old group a state to start from.
+//! A backup cannot continue as the replica that it came from: it lacks the votes and
+//! acknowledgements that the replica gave later. A restore must therefore either begin a new group,
+//! or give a new member of the old group a state to start from.
 
 use std::fs;
 use std::path::{Path, PathBuf};

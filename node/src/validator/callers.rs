@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 /// The outcome of commands that were proposed together: the result of each.
 pub(super) type ProposalEnd = Result<Vec<Result<Vec<u8>, NoAnswer>>, ProposalRefusal>;
 
-/// A caller that waits. It is no error if it no longer does.
+/// A waiting caller. It may have gone away; the response is then dropped.
 pub(super) enum WaitingCaller<M: AnsweringMachine> {
     /// It proposed commands.
     Proposal(oneshot::Sender<ProposalEnd>),
@@ -22,7 +22,7 @@ pub(super) enum WaitingCaller<M: AnsweringMachine> {
     Members(oneshot::Sender<Result<(), ChangeError>>),
 }
 
-/// All callers that wait, each under a number that is reused after the response.
+/// All waiting callers, each under a number that is reused after the response.
 pub(super) struct Callers<M: AnsweringMachine>(Slab<WaitingCaller<M>>);
 
 impl<M: AnsweringMachine> Callers<M> {
@@ -35,7 +35,8 @@ impl<M: AnsweringMachine> Callers<M> {
         Caller(self.0.insert(waiting) as u64)
     }
 
-    /// Sends a caller its response, which must be to what it asked; it then no longer waits.
+    /// Sends a caller its response, and removes the caller. The response must be of the kind that
+    /// the caller asked for.
     pub(super) fn send_response(&mut self, caller: Caller, response: Response<M>) {
         let place = usize::try_from(caller.0).expect("it was a place here");
         match (self.0.remove(place), response) {

@@ -1,9 +1,6 @@
-//! Runs the task that cosigns tree heads: it passes what happens to a core
-//! ([`souk_roles::validator::cosigning`]), carries out its effects, and publishes what this
-//! validator can show of the history.
+//! Runs the task that cosigns tree heads. A tree head states the size and the root hash of the market's history; if enough validators sign the same one, clients can trust it. The task passes events to a core ([`souk_roles::validator::cosigning`]), carries out its effects, and publishes the signed heads and the tiles (pieces of the history's tree) that this validator has.
 //!
-//! Cosignatures travel between validators in frames of the raft link, which the link takes out
-//! before they reach the replica.
+//! Cosignatures travel between validators in frames of the raft link, which removes them before they reach the replica.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +55,7 @@ pub enum CosigningError {
     },
 }
 
-/// What a validator can show of the history.
+/// The signed heads that this validator shows to clients, and the newest head with its open tiles.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShownHistory {
     /// The signed heads.
@@ -67,7 +64,7 @@ pub(super) struct ShownHistory {
     tip: Option<Arc<TreeTip>>,
 }
 
-/// The reading end: signed heads and tiles.
+/// Reads the signed heads and the tiles, for the server of peers' requests.
 #[derive(Clone, Debug)]
 pub(super) struct HistoryReader {
     shown: watch::Receiver<Arc<ShownHistory>>,
@@ -80,9 +77,9 @@ impl HistoryReader {
         self.shown.borrow().heads.clone()
     }
 
-    /// Returns a tile as far as this validator has it: a full one from its folder, or the beginning
-    /// of one that is still open. It can lack tiles that are older than a snapshot which another
-    /// validator sent.
+    /// Returns a tile: a full one from this validator's folder, or the beginning of one that is
+    /// still open; none if this validator lacks it. It can lack tiles that are older than a
+    /// snapshot which another validator sent.
     pub(super) async fn read_tile(&self, id: TileId) -> std::io::Result<Option<Tile>> {
         let folder = self.folder.clone();
         let read = tokio::task::spawn_blocking(move || folder.read_tile(id)).await;
@@ -94,7 +91,7 @@ impl HistoryReader {
     }
 }
 
-/// The task; see the module.
+/// The task that cosigns tree heads.
 pub(super) struct CosigningTask {
     core: Cosigner,
     validator: Validator<ExchangeMachine>,
@@ -193,8 +190,8 @@ impl CosigningTask {
         self.carry_out(effects).await
     }
 
-    /// Repeats a write until it succeeds: nothing may be sent before. Returns false if the
-    /// validator stopped meanwhile.
+    /// Repeats a write until it succeeds, because the validator must not send anything before.
+    /// Returns false if the validator stopped in the meantime.
     async fn write_until_done(
         &self,
         write: impl Fn() -> std::io::Result<()> + Clone + Send + 'static,

@@ -1,5 +1,6 @@
-//! Creates the state machine that a validator replicates, the exchange, and announces its changes:
-//! each step's events go to the thread of statements, and the affected accounts to watchers.
+//! Creates the state machine that a validator replicates, the exchange, and passes on its changes:
+//! each step's events go to the thread that writes statements (the accounts' histories), and the
+//! watchers of the affected accounts are woken.
 
 use souk_consensus::Position;
 use souk_consensus::replica::ApplyError;
@@ -17,7 +18,7 @@ use super::{Consistency, QueryError, Validator};
 /// The state machine that the replicated log of a validator drives.
 pub type ExchangeMachine = exchange::ExchangeMachine<Changes>;
 
-/// The observer that announces the changes of an exchange.
+/// The observer of the exchange, which announces each step's changes.
 #[derive(Debug)]
 pub struct Changes {
     watchers: AccountWatchers,
@@ -47,8 +48,8 @@ impl Validator<ExchangeMachine> {
     }
 }
 
-/// Returns whether a state or an entry is refused because the market's rules have a later version
-/// than this build supports: another release can continue.
+/// Returns whether the state or an entry was refused because the market's rules have a later
+/// version than this build supports. A newer release of souk can then continue.
 pub fn is_for_later_build(error: &ApplyError) -> bool {
     match error {
         ApplyError::Unable { .. } => true,
@@ -60,7 +61,7 @@ pub fn is_for_later_build(error: &ApplyError) -> bool {
     }
 }
 
-/// Returns a market at its beginning, and the table of those who will watch its accounts.
+/// Returns the state machine of a new market, and the table of the watchers of its accounts.
 pub(super) fn new_machine(
     market: &MarketFile,
     statements: StatementWriter,

@@ -2,9 +2,9 @@
 //! each full tile, `checkpoint` with the last certified head, and `signed`, the journal of the head
 //! that this validator signed last.
 //!
-//! Any web server that serves the folder serves the log. Tiles follow from the log, so a write that
-//! a killed process did not finish is made again. They are not synced: after a power loss, tiles
-//! can be missing here, which other validators have.
+//! Any web server that serves the folder serves the history. Tiles can be computed again from the
+//! log, so the validator repeats a write that a killed process did not finish. Tiles are not synced
+//! to the disk: after a power loss this validator can lack some, but other validators have them.
 
 use std::fs;
 use std::io;
@@ -29,7 +29,7 @@ const PARTIAL: &str = "p";
 /// The end of a file's name until all of its bytes are written.
 const UNFINISHED: &str = "unfinished";
 
-/// The folder of one validator.
+/// The folder of one validator's history.
 #[derive(Clone, Debug)]
 pub(super) struct HistoryFolder {
     root: PathBuf,
@@ -94,7 +94,7 @@ impl HistoryFolder {
         self.replace(&self.root.join(CHECKPOINT_FILE), note.as_bytes())
     }
 
-    /// Writes a file beside its place, then renames it.
+    /// Writes a file under a temporary name, then renames it, so that it is never incomplete.
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let unfinished = path.with_extension(UNFINISHED);
         match fs::write(&unfinished, bytes) {

@@ -1,9 +1,10 @@
-//! Judges disputes next to the replica: fetches the graph and the inputs from the accuser, computes
-//! them in a sandbox, and gives the verdict to the log. A core ([`souk_roles::validator::jury`])
-//! decides which dispute comes next.
+//! Judges disputes, in which a buyer accuses a provider of wrong results: fetches the graph and the
+//! inputs from the accuser, computes them in a sandbox, and submits the verdict to the log. A core
+//! ([`souk_roles::validator::jury`]) decides which dispute comes next.
 //!
-//! The validator's own task only answers a question and takes a proposal, so no dispute delays the
-//! log. Contents are bounded before they are fetched, and leave the memory with the dispute.
+//! All of this happens beside the validator's own task, which only answers a question and takes a
+//! proposal, so no dispute delays the log. The size of contents is checked before they are fetched,
+//! and they leave the memory after the dispute.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ const FETCH_MAX: Duration = Duration::from_secs(20);
 /// Why a dispute could not be judged.
 #[derive(Debug, thiserror::Error)]
 enum EvidenceFault {
-    /// The accuser's key is none.
+    /// The accuser's key is not a valid key.
     #[error(transparent)]
     Key(#[from] key::NotAKey),
     /// A content did not come.
@@ -66,7 +67,7 @@ enum EvidenceFault {
     Partial,
 }
 
-/// The task that judges.
+/// The task that judges disputes.
 pub(super) struct JuryTask {
     validator: Validator<ExchangeMachine>,
     key: NodeKey,
@@ -80,8 +81,8 @@ pub(super) struct JuryTask {
     events: mpsc::Receiver<JuryEvent>,
 }
 
-/// Starts the task, which runs as long as the process. A validator without it is none the worse
-/// for the log, so an error is only reported.
+/// Starts the task, which runs as long as the process. The validator works without it, so an error
+/// is only logged.
 pub(super) async fn start_jury(
     network: &Network,
     validator: &Validator<ExchangeMachine>,
@@ -201,7 +202,8 @@ impl JuryTask {
     }
 }
 
-/// Fetches the evidence of a dispute, and computes what the provider should have signed.
+/// Fetches the evidence of a dispute, computes the work again, and judges the outputs that the
+/// provider signed.
 async fn judge(
     tensors: &Tensors,
     store: &Arc<Store>,
@@ -244,7 +246,7 @@ async fn fetch_evidence(
     Ok(())
 }
 
-/// Computes the work of a dispute, and compares what it gives with what the provider signed.
+/// Computes the work of a dispute, and compares its outputs with those that the provider signed.
 async fn compare_outputs(store: &Arc<Store>, dispute: &Dispute) -> Result<Verdict, EvidenceFault> {
     let list = |ids: &[souk_market::ContentId]| ids.iter().map(to_content_id).collect();
     let (weights, inputs): (Vec<_>, Vec<_>) = (list(&dispute.weights), list(&dispute.inputs));

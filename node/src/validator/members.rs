@@ -1,5 +1,6 @@
-//! Changes the members of a validators' group: a [`Validator`] adds one, which first learns and
-//! then votes, removes one for good, or transfers leadership to another.
+//! Changes the members of a validators' group. Through a [`Validator`], the caller adds a member
+//! (which first only receives the log and then votes), removes one for good, or transfers
+//! leadership to another.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
 //! Runs a validator as a node of the network: it starts the replica, the connections to the other
 //! validators, and the server of peers' requests.
 //!
-//! The folder records whether it ever held a log. If it did and the log is gone, the validator has
-//! forgotten its promises, and must not start under its old id.
+//! A file in the folder records that the validator once had a log. If that file exists and the log
+//! is gone, the validator has lost its votes and acknowledgements, and must not start under its old
+//! id.
 
 mod admission;
 mod gauges;
@@ -73,7 +74,7 @@ pub struct ValidatorNodeConfig {
     pub network: souk_network::Options,
 }
 
-/// Why a validator stopped or did not start.
+/// Why a validator did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidatorNodeError {
     /// The market's file is not usable.
@@ -122,7 +123,7 @@ pub enum ValidatorNodeError {
     /// The replica did not start.
     #[error(transparent)]
     Replica(#[from] ValidatorError),
-    /// The validator cannot tell what it signed.
+    /// The record of what the validator signed cannot be read.
     #[error(transparent)]
     Cosigning(#[from] CosigningError),
     /// The replica stopped.

@@ -42,7 +42,7 @@ const BACKUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most bytes that a backup can claim: the largest snapshot that can be sent.
 const BACKUP_BYTES_MAX: u64 = 16 << 30;
 
-/// Signs orders with one key.
+/// Signs orders about the validators with one key, and sends them to the leader.
 pub struct Operator {
     key: NodeKey,
     market: MarketId,
@@ -336,7 +336,7 @@ impl Operator {
     }
 }
 
-/// Returns the word for a standing.
+/// Returns the word with which souk prints the standing of a validator.
 pub fn name(standing: Standing) -> &'static str {
     match standing {
         Standing::Waiting => "waiting",

@@ -1,10 +1,6 @@
-//! Stores the commands that settled receipts, so that a client can prove that its receipt was
-//! settled. A thread writes them into sled, by leaf, and finds them by lease.
+//! Stores the commands that settled receipts, so that a client can prove that its receipt was settled. A thread writes them into a sled database under the numbers of their leaves in the history's tree, and readers find them by lease.
 //!
-//! The log forgets commands once a snapshot covers them. Records are not part of the replicated
-//! state, and a validator can start without them. It lacks those that another validator's snapshot
-//! covered, those of its last moment before a power loss, and the oldest once there are too many. A
-//! proof that a client saved needs none of them.
+//! The log forgets commands that a snapshot covers. These records are not part of the replicated state, and a validator can start without them. It lacks the records of commands that it received within a snapshot, those of the last moment before a power loss, and the oldest ones beyond a limit. A client that has saved its proof needs none of them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +13,7 @@ use souk_proof::receipt_proof::SettlementRecord;
 
 use super::views;
 
-/// The rounds' leaves that can wait for the thread, and the most bytes of them.
+/// The most rounds whose leaves can wait for the thread, and the most bytes of these leaves.
 const WAITING_MAX: usize = 4_096;
 const WAITING_BYTES_MAX: u64 = 64 << 20;
 
@@ -28,7 +24,7 @@ const BYTES_MAX: u64 = 512 << 20;
 const LEAVES: &str = "leaves";
 const LEASES: &str = "leases";
 
-/// The records of a validator.
+/// A validator's records of settlements.
 #[derive(Clone, Debug)]
 pub(super) struct Settlements {
     rows: Rows,
@@ -46,8 +42,8 @@ struct Rows {
 }
 
 impl Settlements {
-    /// Opens the records of a folder and starts their thread. A database that is damaged is kept
-    /// beside a new one.
+    /// Opens the records of a folder and starts their thread. If the database is damaged, it is
+    /// moved aside and a new one is created.
     ///
     /// # Errors
     /// If the folder cannot be used, for example because another process uses it.
@@ -109,7 +105,8 @@ fn count_bytes(leaves: &[SealedLeaf]) -> u64 {
     bytes.sum::<usize>() as u64
 }
 
-/// Writes leaves until every sender is gone, and brings them to the disk whenever none waits.
+/// Writes leaves until every sender is gone, and flushes them to the disk whenever none are
+/// waiting.
 fn write_leaves(rows: Rows, inbox: &Receiver<Vec<SealedLeaf>>, waiting_bytes: &AtomicU64) {
     let mut records = Records::new(rows, BYTES_MAX);
     while let Ok(leaves) = inbox.recv() {

@@ -2,9 +2,10 @@
 //! market's state forgets. A thread writes it into sled. It is not part of the replicated state,
 //! and a validator can start without it.
 //!
-//! Lines come from the log as it is applied. A step that the thread never saw (a snapshot took its
-//! place, or the thread was far behind) shows as a gap between two lines' balances, never as a
-//! wrong sum. Lines lie in generations. When there are too many, the oldest is deleted.
+//! Lines come from the log as the validator applies it. If the thread missed a step (because a
+//! snapshot replaced it, or the thread was far behind), a gap between the balances of two lines
+//! shows it; the sums are never wrong. Lines are stored in generations; if there are too many, the
+//! thread deletes the oldest.
 
 use std::iter::once;
 use std::path::Path;
@@ -57,7 +58,7 @@ enum WriterInput {
     Mark(SyncSender<()>),
 }
 
-/// The sending end, on which the validator submits steps of the log.
+/// Submits steps of the log to the thread that writes statements.
 #[derive(Clone, Debug)]
 pub(super) struct StatementWriter(Option<SyncSender<WriterInput>>);
 
@@ -84,7 +85,7 @@ impl StatementWriter {
     }
 }
 
-/// The reading end of the statements.
+/// Reads the statements of accounts.
 #[derive(Clone, Debug)]
 pub(super) struct Statements {
     generations: Arc<Mutex<Generations>>,

@@ -1,8 +1,8 @@
 //! Runs the thread that owns a validator's log and snapshots on disk. The validator's task sends it
 //! one job at a time and waits until the work is durable.
 //!
-//! While the task waits, the network runs on, so that a leader's entries travel while its own disk
-//! still writes them.
+//! The network's tasks continue while the validator's task waits, so a leader's entries travel
+//! while its own disk still writes them.
 
 use souk_consensus::disk::FolderDisk;
 use souk_consensus::replica::RoundWork;
@@ -34,7 +34,7 @@ enum DiskJob {
     },
 }
 
-/// The handle of the thread.
+/// The handle of the thread that owns the log and the snapshots on disk.
 pub(super) struct Storage {
     jobs: mpsc::Sender<DiskJob>,
     /// Tiles of the history for which the queue had no room.
@@ -73,7 +73,7 @@ impl Storage {
         self.run_job(|reply| DiskJob::Persist { work, reply }).await
     }
 
-    /// Writes full tiles of the history in parallel with what follows, in any case before the next
+    /// Writes full tiles of the history while the caller continues, but always before the next
     /// snapshot.
     pub(super) fn submit_tiles(&mut self, tiles: Vec<Tile>) {
         self.tiles.extend(tiles);

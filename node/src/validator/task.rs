@@ -72,7 +72,7 @@ enum Occurrence<M: AnsweringMachine> {
     Verdict(Verdict<M::Command>),
 }
 
-/// The channels to the followers of the log.
+/// The channels on which the task reports applied entries and tree heads.
 pub(super) struct Followers {
     /// Every applied entry.
     pub(super) notices: broadcast::Sender<Notice>,
@@ -80,7 +80,7 @@ pub(super) struct Followers {
     pub(super) tip: watch::Sender<Option<Arc<TreeTip>>>,
 }
 
-/// The state that the task owns.
+/// The state of the task that runs a validator.
 pub(super) struct ValidatorTask<M: AnsweringMachine> {
     core: ValidatorCore<M>,
     callers: Callers<M>,
@@ -336,7 +336,7 @@ fn log_report(report: &Report) {
     }
 }
 
-/// Returns the present, for a core whose time began at `began`.
+/// Returns the current time of a core whose clock started at `began`.
 fn core_now(began: Instant) -> Now {
     Now {
         tick: Micros::from(began.elapsed()),

@@ -1,4 +1,5 @@
-//! Three validators in one process: real threads, real folders, messages passed in memory.
+//! Tests three validators in one process: real threads and folders, and messages that the test
+//! passes in memory. Leaders are lost, validators restart, and one catches up by a snapshot.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -123,7 +124,7 @@ impl Parts {
     }
 }
 
-/// A group and who of it is running.
+/// A group of validators, and which of them are running.
 struct Group {
     folders: Vec<TempDir>,
     snapshot_entries: u64,
@@ -151,7 +152,7 @@ fn config(number: u64, folder: &Path, snapshot_entries: u64) -> ValidatorConfig 
     config
 }
 
-/// Hands one validator's messages to the others while it runs.
+/// Passes one validator's messages to the others while it runs.
 async fn carry(
     from: u64,
     running: Running,
@@ -253,7 +254,7 @@ impl Group {
     }
 }
 
-/// A command on the word of its taker, who may lie.
+/// Returns a command that is admitted on the word of the validator that took it, which may lie.
 fn taken_in(command: impl Into<Vec<u8>>) -> Proposal<Vec<u8>> {
     let command = command.into();
     Proposal {

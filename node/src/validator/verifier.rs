@@ -1,8 +1,9 @@
 //! Verifies the signatures in entries that other validators admitted, on a thread of its own, while
 //! the disk writes the entries.
 //!
-//! Checks must go in by the order of the log, and their verdicts return in it. The validator's task
-//! never waits to submit one: checks that exceed the thread's queue wait here, bounded by the log.
+//! Checks must be submitted in the order of the log, and their verdicts return in the same order.
+//! The validator's task never waits to submit a check: checks that do not fit into the thread's
+//! queue wait in this handle. The log bounds their number.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -22,7 +23,7 @@ const AT_HAND_MAX: usize = 4;
 /// Commands of waiting checks that are verified in one batch: larger ones are no cheaper.
 const TOGETHER_MAX: usize = 48;
 
-/// The task's handle of the thread.
+/// The handle by which the validator's task submits checks and receives verdicts.
 pub(super) struct Verifier<C> {
     waiting: VecDeque<Check>,
     checks: SyncSender<Check>,

@@ -1,4 +1,5 @@
-//! Helpers for the tests of a node's messages. Other crates use it only as a dev-dependency.
+//! Contains helpers for tests of the messages between nodes. Other crates use it only as a
+//! dev-dependency.
 //!
 //! A test tries damaged frames on the decoder of each message that a stranger can send:
 //!

@@ -2,10 +2,10 @@
 //! provider a cheat: `cargo run --release -p souk-texts --example audit_rates [AUDITS]`.
 //!
 //! The model is the bundled one. Honest providers have its weights in bf16, or round every value
-//! between the layers and the logits to bf16; cheats have weights of 8 bits (fp8 as E4M3, and q8_0)
-//! or 4 (q4_0), give the answers to other questions, or letters without sense. Each answers the
-//! same questions, the reference reads the answers once, and audits draw from them. Some providers
-//! cheat in a part of their answers only, and have weights in bf16 for the others.
+//! between the layers and the logits to bf16. Cheats have weights of 8 bits (fp8 as E4M3, and q8_0)
+//! or 4 bits (q4_0), give the answers to other questions, or write random letters. All answer the
+//! same questions, the reference model reads the answers once, and audits draw from them. Some
+//! providers cheat only in a part of their answers, and use weights in bf16 for the others.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ const FORMS: [&str; 6] = [
     "When does {} end?",
 ];
 
-/// How a provider computes.
+/// A version of the model with which a provider computes.
 #[derive(Clone, Copy, PartialEq)]
 enum Version {
     Bf16Weights,
@@ -91,7 +91,7 @@ const FITS_IN: u64 = 1_000;
 /// The parts of their answers in which cheats cheat.
 const PARTS: [f64; 3] = [0.3, 0.1, 0.05];
 
-/// A provider that cheats in a part of its answers.
+/// A provider that cheats in a part of its answers only.
 #[derive(Clone, Copy)]
 struct Mixture<'a> {
     cheats: &'a Readings,
@@ -180,7 +180,7 @@ fn read_all(reference: &mut AuditReference, answers: &[(TextRequest, TextAnswer)
     read.collect()
 }
 
-/// Writes some words of any letters.
+/// Writes words of random letters.
 fn write_letters(mut number: u64) -> String {
     let mut text = String::new();
     for at in 0..60 {

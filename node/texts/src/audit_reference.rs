@@ -1,5 +1,7 @@
-//! A model with which a buyer reads answers again, to find out whether the model that it paid for
-//! gave them. The test itself is [`souk_roles::tokens::audit`].
+//! Reads bought answers with the buyer's own copy of a model, the *reference*, so that an audit can
+//! find out whether the provider used the model that the buyer paid for. For each token it measures
+//! how far the logits of the reference are from drawing the same token. The test that judges these
+//! readings is [`souk_roles::tokens::audit`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -38,27 +40,28 @@ const RESPELLINGS_MAX: usize = 24;
 /// The most tokens that the passes over one answer read together.
 const PASS_TOKENS_MAX: usize = 1 << 16;
 
-/// A penalty need not explain why a token was not given that is likelier by less than this, in
-/// logits: an honest engine can err by so much.
+/// A penalty on repetitions must explain why a likelier token was not drawn, unless the difference
+/// is below this value, in logits: the logits of an honest engine can be off by this much.
 const PENALTY_TIE: f64 = 0.5;
 
-/// From this shift on, in logits, the noise of the answer's positions is measured one by one.
+/// Above this shift, in logits, the noise is measured for each position of the answer.
 const SUSPICIOUS: f64 = 0.02;
 
-/// A reference model.
+/// A model that reads answers again for audits.
 pub struct AuditReference {
     text_model: TextModel,
     sequence: Sequence<'static>,
     /// A copy whose weights differ as much as another honest one's may.
     copy: Sequence<'static>,
     id: ContentId,
-    /// The penalty on repeated tokens that engines take from the model's folder; 1 is none.
+    /// The penalty on repeated tokens that engines take from the model's folder; 1 means no
+    /// penalty.
     repetition_penalty: f64,
     /// The contexts of the tokens that were read: the same one again is no news.
     seen: BTreeSet<[u8; 16]>,
 }
 
-/// Why an answer is not read.
+/// Why an answer could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadFault {
     /// The answer has no text, or one token.
@@ -141,7 +144,7 @@ impl AuditReference {
         })
     }
 
-    /// Forgets what was read, before the answers of another provider.
+    /// Forgets the answers read so far, before those of another provider.
     pub fn begin_provider(&mut self) {
         self.seen.clear();
     }
@@ -211,9 +214,9 @@ impl AuditReference {
         Ok(readings)
     }
 
-    /// Returns the tokens of an answer whose text goes on with the reference's own draw after some
-    /// token, but in other tokens: those that the reference would have drawn, and the text after
-    /// them. Also returns their place; none if there is no such text.
+    /// Handles an answer whose text continues with the reference's own draw after some token, but
+    /// is split into other tokens. Returns the tokens that the reference would have drawn with
+    /// those of the rest of the text, and their place; none if there is no such place.
     fn respell(
         &self,
         scores: &[TokenScore],
@@ -250,7 +253,8 @@ impl AuditReference {
         Ok(bytes)
     }
 
-    /// Returns whether the text goes on with the reference's own draw, but in other tokens.
+    /// Returns whether the text continues with the reference's own draw, but split into other
+    /// tokens.
     fn is_respelled(&self, score: &TokenScore, rest: &[u32]) -> Result<bool, ReadFault> {
         if score.rank == 0 {
             return Ok(false);
@@ -410,7 +414,7 @@ fn identify(model: &LanguageModel, text_model: &TextModel) -> Result<ContentId, 
 struct Context {
     /// The hash of all, each token with the hash of those before.
     hash: [u8; 16],
-    /// Where each token was last.
+    /// The last position of each token.
     last: BTreeMap<u32, usize>,
     length: usize,
 }

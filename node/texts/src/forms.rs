@@ -1,5 +1,5 @@
-//! Builds the grammars for texts that must have a form: any JSON object, or JSON that fulfils a
-//! schema. It keeps the latest grammars for later requests.
+//! Builds the grammars that force a language model's text into a form: any JSON object, or JSON
+//! that conforms to a schema. It caches the latest grammars for later requests.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -8,7 +8,7 @@ use souk_llm::grammar::{Grammar, GrammarError, Vocabulary};
 
 use super::TextModel;
 
-/// The form of a text.
+/// The form that a text must have.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TextForm {
     /// Any JSON object.

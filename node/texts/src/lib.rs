@@ -65,7 +65,7 @@ pub use text_writing::{
     Piece, PromptLogprobs, TextEnding, TextRequest, TokenLogprobs, WrittenText, embed_tokens, write,
 };
 
-/// Shows the user what the sessions of a text do.
+/// Receives the plans and notices of a text's sessions, to show them to the user.
 pub trait TextObserver: Send + Sync {
     /// Describes a plan in lines, for the user and the journal.
     fn describe_plan(&self, quote: &Quote, limits: &Limits) -> Vec<String>;
@@ -81,7 +81,7 @@ pub trait TextObserver: Send + Sync {
 /// Default number of positions: a larger cache would fill a small machine's memory.
 const POSITIONS_DEFAULT: usize = 4096;
 
-/// A model's description, and its tokeniser.
+/// A language model's description, with its tokeniser.
 #[derive(Clone)]
 pub struct TextModel {
     /// The model's description.
@@ -148,7 +148,7 @@ pub fn reserved_positions(model: &LanguageModel, wanted: Option<usize>) -> usize
 }
 
 impl TextModel {
-    /// Returns the tokens of a text that stands alone.
+    /// Returns the tokens of a text, without a chat template.
     pub fn encode_text(&self, text: &str) -> Result<Vec<u32>, TextError> {
         self.encode(text, Marks::Added)
     }

@@ -1,10 +1,10 @@
 //! Answers the requests of many buyers with one decoder on this machine: the engine of a provider
 //! that serves a model.
 //!
-//! Each request has a sequence of one session, which steps all sequences at work together
+//! Each request uses one sequence of a session that steps all active sequences together
 //! ([`SteppedSession`]). So a request joins the batch at its first step and leaves it at its last
-//! one, and equal requests have equal answers in any company. Nobody waits for the reader of an
-//! answer: a channel has room for all of it.
+//! one, and equal requests get equal answers, whichever other requests run with them. A slow reader
+//! delays nobody, because each answer's channel has room for the whole answer.
 //!
 //! [`SteppedSession`]: souk_vocabulary::processor::stepped_session::SteppedSession
 
@@ -35,7 +35,8 @@ pub use speed::DecoderSpeed;
 /// for the last step of an answer that its buyer ended.
 const SEQUENCE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The events of an answer beside one for each token: what was held back, and the end.
+/// The most events of an answer in addition to one for each token: text that was held back, and the
+/// end.
 const EVENTS_MORE: usize = 8;
 
 type Events = mpsc::Sender<Result<AnswerPiece, OwnFault>>;
@@ -44,7 +45,8 @@ type Events = mpsc::Sender<Result<AnswerPiece, OwnFault>>;
 #[derive(Clone)]
 pub struct ServedDecoder(Arc<Inner>);
 
-/// How a decoder serves a model.
+/// The size of a served decoder: how many requests it answers at once, and with how many positions
+/// and threads.
 #[derive(Clone, Copy, Debug)]
 pub struct ServingSize {
     /// The requests that are answered at once.
@@ -125,8 +127,8 @@ impl ServedDecoder {
         self.0.engine.weight_bytes().saturating_add(caches)
     }
 
-    /// Measures how fast it generates text, for about two seconds for each figure. It blocks, and
-    /// nothing else should run meanwhile.
+    /// Measures the speed of generation, for about two seconds for each figure. It blocks, and
+    /// nothing else should use the processor at the same time.
     ///
     /// # Errors
     /// [`TextError`] if the model does not generate.
@@ -193,7 +195,7 @@ impl Inner {
         let _ = events.try_send(last);
     }
 
-    /// Lends a sequence to a tab; it holds at most what this tab sent.
+    /// Lends a sequence to a tab. It is empty, or holds only tokens of this tab.
     fn lend_sequence(&self, tab: LeaseId) -> Result<Slot<Sequence<'static>>, OwnFault> {
         let mut pool = self.lock_pool();
         // Each permit has a sequence, unless a thread died with it.
@@ -229,8 +231,8 @@ impl Inner {
     }
 }
 
-/// Empties a sequence after a failure, and returns whether its session still steps: a failed step
-/// leaves the other sequences unchanged, so their answers should go on.
+/// Empties a sequence after a failed step, and returns whether its session still works. A failed
+/// step leaves the other sequences unchanged, so their answers can continue.
 fn can_step(sequence: &mut Sequence<'_>) -> bool {
     sequence.truncate(0);
     let stepped = sequence.push(&[0]);
@@ -238,7 +240,7 @@ fn can_step(sequence: &mut Sequence<'_>) -> bool {
     stepped.is_ok()
 }
 
-/// Writes an answer and sends its pieces; it ends early once nobody receives them.
+/// Writes an answer and sends its pieces; it ends early if the receiver is gone.
 fn write_answer(
     text_model: &TextModel,
     sequence: &mut Sequence<'_>,

@@ -1,5 +1,6 @@
-//! Writes the journals of a text's sessions in the market. With them, `souk job` lists a session,
-//! and ends its leases even if the process that bought them has died.
+//! Writes a journal for each session that a text buys in the market (a text can have several,
+//! because failed providers are replaced). With these journals, `souk job` lists a session, and
+//! ends its leases even if the process that bought them has died.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use souk_node::buyer::journal::{JOBS_FOLDER, SESSION_KEY};
 use souk_node::buyer::{Buyer, JobEvent, Journal, JournalError, Quote, names, plan_json};
 use tokio::sync::{Notify, mpsc};
 
-/// The place for the journals of a model's sessions.
+/// Creates the journals of a model's sessions in the folder of a market.
 pub struct SessionJournals {
     folder: PathBuf,
     /// The name of the model.

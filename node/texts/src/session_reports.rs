@@ -1,5 +1,5 @@
-//! Words for the user about a text, an answer that a language model generates in sessions that souk
-//! buys.
+//! Writes the messages that a user sees about a text, which is an answer that a language model
+//! generates in sessions that souk buys.
 //!
 //! The core in `souk_roles::session` says what happened, as a [`Notice`] or a [`SessionFailure`].
 //! This file adds what only the session shell knows (providers' names, the failed quote, the job
@@ -15,7 +15,7 @@ use crate::text_error::{TextError, UsedBudget};
 /// The cause of a text that the user stopped before it had a session.
 const INTERRUPTED: &str = "interrupted while the text waited for a session";
 
-/// What the shell knows of a session, for people.
+/// The facts about a session that the messages to the user need.
 #[derive(Default)]
 pub struct SessionReport {
     /// The names of its providers.
@@ -28,12 +28,12 @@ pub struct SessionReport {
     pub unfinished: Option<Box<UnfinishedJob>>,
 }
 
-/// What the shell knows of all sessions.
+/// The facts about all sessions of a text.
 #[derive(Default)]
 pub struct SessionReports(BTreeMap<u32, SessionReport>);
 
 impl SessionReports {
-    /// Returns what is known of a session.
+    /// Returns the facts about a session, to change them.
     pub fn report_mut(&mut self, session: u32) -> &mut SessionReport {
         self.0.entry(session).or_default()
     }
@@ -115,7 +115,7 @@ impl SessionReports {
         }
     }
 
-    /// Returns the error of a failed text, with what the shell knows of it.
+    /// Returns the error of a failed text, with the facts about the session that failed.
     pub fn take_error(&mut self, failure: &SessionFailure) -> TextError {
         let cause = self.describe_failure(failure);
         match failure {

@@ -44,7 +44,7 @@ const PROGRESS_MAX: usize = 256;
 /// Answers and ends of jobs that can wait.
 const INBOX_MAX: usize = 64;
 
-/// What an engine needs to buy sessions.
+/// The market, the job and the settings with which a text buys its sessions.
 pub struct SessionMarket {
     pub buyer: Buyer,
     /// The job of a session; its number of requests is that of the tokens to buy at a time.
@@ -105,7 +105,7 @@ enum EffectOutcome {
     Spent(Vec<(JobId, Option<Spending>)>),
 }
 
-/// What a job of a session reports.
+/// A report of a session's job: an answer to a request, or the job's end.
 enum JobNews {
     Answered {
         session: u32,
@@ -165,7 +165,7 @@ impl TextSessions {
 }
 
 impl SessionShell {
-    /// Runs until all handles are gone; then the jobs get no more steps, and end.
+    /// Runs until all handles are dropped. Then it sends the jobs no more steps, so they end.
     async fn run(mut self, mut orders: mpsc::Receiver<SessionOrder>) {
         loop {
             while let Some(event) = self.ready.pop_front() {
@@ -547,8 +547,8 @@ async fn report_job(
     let _ = news.send(last).await;
 }
 
-/// Ends the task of the sessions if one of its own tasks panicked: its callers then learn that it
-/// is gone, instead of waiting for an answer.
+/// Panics if one of the task's own tasks panicked. The callers then learn that the sessions have
+/// ended, instead of waiting for ever.
 fn resume_panic(error: JoinError) {
     if error.is_panic() {
         std::panic::resume_unwind(error.into_panic());

@@ -1,6 +1,7 @@
-//! Lends the sequences of one session to the requests of tabs. A tab gets the sequence that it used
-//! last, which has the beginning of its conversation; nobody else profits from that, because times
-//! would otherwise tell one buyer what another one wrote.
+//! Lends the sequences of one session to the requests of tabs (leases of single buyers). A request
+//! gets the sequence that its tab used last, whose cache already has the beginning of the
+//! conversation. No other tab can reuse that cache, because the time of an answer would then tell
+//! one buyer what another one wrote.
 
 use souk_node::market::LeaseId;
 
@@ -9,7 +10,7 @@ use souk_node::market::LeaseId;
 pub(crate) struct SlotPool<S> {
     /// The number of the session: sequences of an earlier one do not return.
     session: u64,
-    /// The one that is free longest comes first.
+    /// The free sequences; the one that has been free for the longest time comes first.
     free: Vec<Slot<S>>,
 }
 

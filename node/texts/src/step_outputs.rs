@@ -1,6 +1,6 @@
-//! Converts generation steps between `souk_llm` and the session core, which encodes sampling as a
-//! list of u64, and compares the outputs of a step with those of another session and with its own
-//! logits.
+//! Converts generation steps between the types of `souk_llm` and those of the session core, which
+//! encodes sampling settings as a list of u64. It also compares the outputs of a step with those of
+//! another session, and its sampled tokens with its own logits.
 
 use std::collections::BTreeMap;
 

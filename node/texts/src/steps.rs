@@ -1,5 +1,5 @@
-//! Adapts the steps of one sequence to the interface of a session, wherever they are computed: on
-//! this machine or by leased providers.
+//! Adapts a function that computes one step of one sequence to the trait [`Session`], so that a
+//! decoder uses it in the same way on this machine and through leased providers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use souk_node::memory::Tensor;
 use souk_vocabulary::processor::session::{SequenceStep, Session};
 use souk_vocabulary::processor::{Engine, Outcome, RunError};
 
-/// Computes a step.
+/// A function that computes a step.
 type Step<'a> = Box<dyn FnMut(&BTreeMap<String, Tensor>) -> Result<Outcome, RunError> + Send + 'a>;
 
 /// Returns the outcome of a step of a leased session, without its busy time: only the bill has it.
@@ -22,7 +22,8 @@ pub fn step_outcome(outputs: BTreeMap<String, Tensor>) -> Outcome {
     }
 }
 
-/// The steps of one sequence; its states stay where they are computed.
+/// A session of one sequence, which calls a function for each step. The sequence's states stay
+/// where the function computes them.
 pub struct Steps<'a>(pub Step<'a>);
 
 impl Session for Steps<'_> {

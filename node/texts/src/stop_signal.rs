@@ -3,7 +3,7 @@
 
 use tokio::sync::watch;
 
-/// A signal to end at once. Once given, it stays so.
+/// A signal to end at once. Once it is given, it cannot be withdrawn.
 #[derive(Clone, Default)]
 pub struct StopSignal(watch::Sender<bool>);
 

@@ -36,7 +36,7 @@ use crate::text_sessions::{SessionTerms, TextSessions};
 /// File name of a written language model.
 const MODEL_FILE: &str = "model.onnx";
 
-/// An engine that computes the steps of a model.
+/// Computes the steps of a language model, on this machine or on leased providers.
 pub struct TextEngine {
     backing: ComputePlace,
     room: usize,
@@ -64,7 +64,7 @@ pub struct SessionSize {
     pub is_embedding: bool,
 }
 
-/// Where an engine computes.
+/// The place where an engine computes: this machine, or leased providers.
 enum ComputePlace {
     /// This machine's processor.
     Here {

@@ -51,7 +51,7 @@ pub enum TextError {
     },
 }
 
-/// A budget of which a part is paid or held.
+/// A budget, a part of which earlier sessions have spent or hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsedBudget {
     /// The whole budget.

@@ -1,5 +1,6 @@
-//! Defines the handle through which an engine uses a text's sessions (leased providers that hold
-//! the model's states), the orders that it sends to their task, and the terms of purchase.
+//! Defines the interface between an engine and the task that runs a text's sessions (leased
+//! providers that hold the model's states): a handle, the orders that the engine sends, and the
+//! terms of purchase.
 
 use souk_llm::generation::Step;
 use souk_node::buyer::job::Limits;
@@ -28,7 +29,7 @@ pub struct SessionTerms {
 /// The receipts of sessions that are over, and the reason if they failed.
 pub type SessionResult = (Vec<Receipt>, Option<TextError>);
 
-/// An order to the sessions of a text.
+/// An order of an engine to the task that runs a text's sessions.
 pub enum SessionOrder {
     /// Compute a step.
     Step(StepOrder, oneshot::Sender<Result<StepOutputs, RunError>>),

@@ -1,3 +1,6 @@
+//! Tests proofs of settled receipts: valid ones, and ones with another receipt, another market, too
+//! few signatures or a flipped bit.
+
 use souk_market::{
     AccountKey, Batch, Class, ContentId, DeviceMicros, Dtype, JobId, Millis, Name, Nonce, Permille,
     Price, ReceiptBody, SigningKey,

@@ -1,5 +1,5 @@
-//! `cargo bench -p souk-scheduler-bench [NAME]`: measures planners by the processor time of this
-//! thread. Prints one line for each measurement: the least and the median of its runs.
+//! Measures the speed of the planners: `cargo bench -p souk-scheduler-bench [NAME]`. Prints one
+//! line for each measurement: the minimum and the median processor time of its runs.
 
 use std::hint::black_box;
 

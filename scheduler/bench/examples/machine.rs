@@ -1,5 +1,7 @@
-//! `souk bench split`, `mixes` and `overhead` without the rest of souk:
-//! `machine split|mixes [GPU]` or `machine overhead MODEL THREADS [SIZE...]`, as JSON.
+//! Runs three benchmarks of `souk bench` on this machine without the rest of souk, and prints JSON:
+//! `machine split|mixes [GPU]` or `machine overhead MODEL THREADS [SIZE...]`. The first two measure
+//! operators and models shared by several devices, the third the scheduler's overhead for a model
+//! on the CPU.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

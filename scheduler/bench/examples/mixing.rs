@@ -1,7 +1,6 @@
-//! Where mixing unlike devices pays, by published rooflines: the figures of docs/performance.md.
+//! Computes in which cases a group of unlike devices, such as a GPU and a CPU, is faster than its best device. It plans with the published speeds of devices, and does not measure them. docs/performance.md has the results.
 //!
-//! `mixing [model.onnx name=extent ...]` prints, for each case, the best single device, the plan
-//! over all of them, and the ratio. Nothing here is measured on the devices named.
+//! `mixing [model.onnx name=extent ...]` prints, for each case, the time of the best single device, the time of the plan over all devices, and the ratio.
 
 use souk_memory::DType;
 use souk_scheduler::graph::{Bindings, Graph};
@@ -16,7 +15,7 @@ use souk_scheduler_bench::Stopwatch;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Name, dense bf16 operations and bytes per second, bytes of memory.
+/// Name, dense bf16 operations per second, memory bytes per second, and bytes of memory.
 const DEVICES: [(&str, f64, f64, u64); 4] = [
     ("H100 SXM", 989e12, 3350e9, 80_000_000_000),
     ("TPU v5p", 459e12, 2765e9, 95_000_000_000),

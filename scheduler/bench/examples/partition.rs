@@ -1,5 +1,6 @@
-//! `partition FILE.json.gz OUT.jsonl [STEPS]`: prints the report as JSON; with 0 steps the best
-//! contiguous cuts.
+//! Divides the graphs of a benchmark file over the devices of a pipeline, writes the placements to
+//! OUT.jsonl, and prints a report as JSON: `partition FILE.json.gz OUT.jsonl [STEPS]`. With 0 steps
+//! it finds only the best contiguous cuts.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! `plan FILE.json.gz PLANNER BUDGET_MS OUT.jsonl`: prints the report as JSON.
+//! Plans the scheduling instances of a benchmark file with one planner, writes the schedules to
+//! OUT.jsonl, and prints a report as JSON: `plan FILE.json.gz PLANNER BUDGET_MS OUT.jsonl`.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! `souk bench tasks` without the rest of souk: prints the executor's cost for each task as JSON.
+//! Measures how much processor time the executor needs for each task, and prints the report as
+//! JSON. It is `souk bench tasks` without the rest of souk.
 
 use souk_scheduler_bench::measure_tasks;
 

@@ -1,4 +1,5 @@
-//! The benchmark's clock, which turns milliseconds into the planners' pace.
+//! Measures processor time for the benchmarks, and converts a budget in milliseconds to the effort
+//! of planners.
 //!
 //! It counts the processor time of the calling thread, so a budget means the same work on a busy
 //! machine as on an idle one. On an idle machine it equals wall time.

@@ -1,4 +1,5 @@
-//! Reads instance files: JSON of the schema `sched-instance/1`, which can be gzipped.
+//! Reads the files of benchmark instances (problems with tasks, devices and links, and their best
+//! known results): JSON of the schema `sched-instance/1`, which can be gzipped.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -57,7 +58,7 @@ pub enum BenchError {
     },
 }
 
-/// An instance of a planning problem.
+/// A planning problem from a file of instances.
 #[derive(Debug, Deserialize)]
 pub(super) struct Instance {
     pub(super) id: String,

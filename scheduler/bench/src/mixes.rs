@@ -16,7 +16,7 @@ const LEARNING_RUNS: usize = 10;
 /// Measured runs after that, in turn with the single device; the shortest counts.
 const ROUNDS: usize = 7;
 
-/// Devices that run together.
+/// A group of devices that run a workload together.
 pub struct Mix {
     /// Name of the mix.
     pub name: String,
@@ -108,7 +108,7 @@ fn experts_of_bytes() -> Workload {
     workload_of("experts of bytes", nodes, DType::I32, x, weights)
 }
 
-/// Number of these experts, and the sides of their weights: 16 MiB each.
+/// Number of experts in [`experts_of_bytes`], and the sides of their weights, 16 MiB each.
 const BYTE_EXPERTS: usize = 18;
 const BYTE_EXPERT_SIDE: usize = 4096;
 

@@ -173,7 +173,8 @@ pub(super) fn build_workload(
     workload_of(name, nodes, DType::F32, sample_tensor(input), weights)
 }
 
-/// Does the same with free element types of the output, the input and the weights.
+/// Does the same as [`build_workload`] with any element types of the output, the input and the
+/// weights.
 pub(super) fn workload_of(
     name: &str,
     nodes: Vec<NodeProto>,
@@ -222,7 +223,7 @@ pub(super) fn new_clock() -> Arc<Clock> {
     })
 }
 
-/// A device group with one workload.
+/// A workload with a runner of devices, to run it several times.
 pub(super) struct Trial {
     runner: Runner,
     task: Task,

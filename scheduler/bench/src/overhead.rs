@@ -1,6 +1,6 @@
-//! Measures the scheduler's overhead for a model on one device: the bare program against a device
-//! group of one, in turn. Other load on the machine can distort wall times, so you should compare
-//! the figures in processor time on a busy one.
+//! Measures the scheduler's overhead for a model on one device: it runs the bare program and a
+//! device group of one device in turn. Other load distorts wall times, so on a busy machine you
+//! should compare the processor times.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,7 +14,7 @@ use souk_vocabulary::processor::Processor;
 
 use super::models::{MeasureError, Trial, Workload};
 
-/// One device with and without the scheduler.
+/// The times of one model on one device, with and without the scheduler.
 #[derive(Clone, Debug, Serialize)]
 pub struct OverheadRow {
     /// Name of the model.

@@ -23,7 +23,7 @@ use souk_scheduler::planning::planner::Pace;
 
 use loads::Loads;
 
-/// A graph to divide.
+/// A graph to divide over the devices of a pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartitionProblem {
     /// The nodes with their times and sizes.

@@ -1,5 +1,5 @@
-//! Runs the partitioner on a file of published graphs, writes its placements, and reports their
-//! quality.
+//! Runs the partitioner, which divides graphs over the devices of a pipeline, on a file of
+//! published graphs. It writes the placements and reports their quality.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,9 +1,9 @@
 //! Measures one operator shared by two unlike devices: the scheduler's share against the best one
 //! of an exhaustive search.
 //!
-//! On real devices the search compiles and runs each share anew, which takes seconds if software
-//! emulates the GPU. So it skips shares that cannot be best: a device needs its part of its time
-//! alone, and if that part is far longer than the best time so far, a run would teach nothing.
+//! On real devices the search compiles and runs each share separately, which takes seconds if
+//! software emulates the GPU. So it skips shares that cannot be best: if a device's expected time
+//! for its share is far longer than the best time so far, a run would show nothing new.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Measures the executor's cost for each task with empty tasks in the graph shapes of other
-//! benchmarks, and the part of the devices that remains for small tasks.
+//! Measures how much time the executor needs for each task, with empty tasks in the graph shapes of
+//! other benchmarks, and how much of the devices' time remains for the work of small tasks.
 //!
 //! Wall time is the duration of a run, processor time the time that this process used for it; on a
 //! busy machine you should compare the second.
@@ -28,7 +28,7 @@ const ROUNDS: usize = 5;
 /// A graph: its name, its number of tasks and its dependencies.
 type GraphShape = (&'static str, usize, Vec<(usize, usize)>);
 
-/// All figures of a run.
+/// The report of a measurement of the executor.
 #[derive(Clone, Debug, Serialize)]
 pub struct TaskReport {
     /// Number of workers.
@@ -42,7 +42,7 @@ pub struct TaskReport {
     pub efficiency: Vec<Efficiency>,
 }
 
-/// The cost of empty tasks.
+/// The time and memory that the executor needs for empty tasks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overhead {
     /// Name of the graph's shape.

@@ -1,4 +1,4 @@
-//! Cancels runs from outside: one signal for any number of runs.
+//! Lets a caller cancel runs in progress. One [`Cancel`] signal can stop any number of runs.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -51,7 +51,7 @@ impl Cancel {
         self.inner.lock_state().cancelled
     }
 
-    /// Cancels a job when the signal comes, or now if it already came.
+    /// Cancels a job when the signal is given, or at once if it has already been given.
     pub(super) fn watch_job(&self, job: Canceller) -> CancelWatch<'_> {
         let mut state = self.inner.lock_state();
         let number = state.next;

@@ -1,8 +1,8 @@
-//! Queues the runs of several owners, such as leases, on one device: each run is a task of a worker
-//! pool of one device. A lease is device time that a buyer has bought.
+//! Queues the runs of several owners, such as the leases of a provider, on one device. Each run is
+//! a task of a worker pool of one device.
 //!
-//! So owners share the device's time by their weights, as with several devices, and not by their
-//! number of threads.
+//! The pool shares the device's time among the owners by their weights, as on a group of several
+//! devices, however many threads each owner has.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -16,7 +16,7 @@ use crate::learning::Speeds;
 use crate::planning::problem::{Problem, ProblemParts};
 use crate::planning::schedule::Schedule;
 
-/// The queue of runs for the device.
+/// The queue of the runs that wait for a device.
 #[derive(Default)]
 pub(super) struct RunQueue {
     /// The first shared run starts it.

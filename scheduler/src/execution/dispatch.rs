@@ -1,5 +1,5 @@
-//! Selects the next task of each device for one job, by a plan or when tasks become ready. It knows
-//! no thread: its caller must report completed tasks and ask for more.
+//! Selects the next task of each device for one job, either by a plan or greedily when tasks become
+//! ready. It has no threads: its caller must report completed tasks and ask for more.
 //!
 //! Times are picoseconds since the start of the job, as in the graph's problem
 //! ([`SECOND`](crate::planning::time::SECOND)).
@@ -64,7 +64,7 @@ pub enum Results {
     Kept(ResultKeeper),
 }
 
-/// A question to the keeper of task results.
+/// A question of the dispatch to the keeper of task results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultQuestion {
     /// A device failed, and its memory is lost.
@@ -86,7 +86,7 @@ pub enum ResultQuestion {
 /// [`Lost`](ResultQuestion::Lost).
 pub type ResultKeeper = Arc<dyn Fn(ResultQuestion) -> bool + Send + Sync>;
 
-/// Counts of exceptional events.
+/// Counts of a job's exceptional events, such as stolen tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Tasks that an idle device stole from another device's queue.
@@ -131,7 +131,7 @@ struct Drift {
     planned: f64,
 }
 
-/// The core of one job's execution.
+/// Decides which task of one job each device runs next.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
     problem: Arc<Problem>,

@@ -109,7 +109,7 @@ pub struct GroupConfig {
     pub objective: Objective,
 }
 
-/// Whether devices share single operators.
+/// States whether devices share single operators.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Sharing {
     /// They share an operator if that saves a fifth of its time.

@@ -1,5 +1,5 @@
-//! The report of a run: for each device its busy time, utilisation, idle time by cause, work, bytes
-//! and joules.
+//! Defines the report of a run: for each device its busy time, utilisation, idle time by cause,
+//! work, bytes and joules.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ pub struct ExpectedRun {
     pub single: Option<SingleForecast>,
 }
 
-/// The best single device for a run.
+/// The forecast for the best single device, to compare with a run of several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SingleForecast {
     /// Name of the device.

@@ -1,6 +1,7 @@
-//! Keeps the sessions of the single lease (device time that a buyer has bought) that this process
-//! serves. In a session, the device holds a model's states from request to request. Each session
-//! has a thread that holds its program and the states of its sequences.
+//! Runs the sessions of the lease (device time that a buyer has bought) that this process serves.
+//! In a session, such as the generation of a text, the device keeps a model's states from one
+//! request to the next. Each session has a thread that holds its program and the states of its
+//! sequences.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,7 @@ use souk_vocabulary::processor::{Outcome, Program};
 use super::error::{SessionError, TaskError};
 use super::task::Task;
 
-/// The sessions by their models.
+/// The open sessions, by model.
 #[derive(Default)]
 pub(super) struct Sessions(Mutex<BTreeMap<ContentId, Arc<SteppedSession>>>);
 

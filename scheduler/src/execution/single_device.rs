@@ -1,5 +1,6 @@
-//! Runs whole subgraphs on a single device, one after the other. Only steps of sessions can run
-//! together. A runner of one device uses it, and several devices form a group instead.
+//! Runs whole subgraphs on a single device, one after the other; only steps of sessions can run
+//! together. A [`Runner`](crate::execution::Runner) of one device uses it; several devices form a
+//! group instead.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

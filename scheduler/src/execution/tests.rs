@@ -1,4 +1,5 @@
-//! RunningJob subgraphs: content in, outputs and an honest report out.
+//! Tests the runner on one device: it reads subgraphs from content, and returns the outputs and a
+//! correct report.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -21,7 +22,7 @@ use souk_vocabulary::profile::Profile;
 use super::timeline::UnixMicros;
 use super::*;
 
-/// A clock that moves by a millisecond each time it is read.
+/// Returns a clock that advances by a millisecond with each reading.
 fn clock() -> Arc<Clock> {
     let ticks = AtomicU64::new(1_000_000);
     Arc::new(move || UnixMicros(ticks.fetch_add(1_000, Ordering::Relaxed)))
@@ -43,7 +44,7 @@ fn cpu() -> Arc<Cpu> {
     ))
 }
 
-/// `y = x w`, the weight outside the model.
+/// Returns the model `y = x w`, whose weight is outside the model.
 fn model(weight: &Tensor) -> ModelProto {
     let dims = weight.dims().iter().map(|&size| size as i64).collect();
     let initializer = TensorProto {
@@ -126,7 +127,7 @@ fn a_task_runs_from_content_and_reports_what_it_took() {
     );
 }
 
-/// A CPU whose memory has room for the weights of so many programs.
+/// A CPU whose memory has room for the weights of a limited number of programs.
 struct Tight {
     cpu: Arc<Cpu>,
     room: u64,
@@ -282,7 +283,7 @@ fn sum() -> ModelProto {
     sum
 }
 
-/// A group of two in which memory has room for one tensor of 400 bytes.
+/// Returns a group of two devices whose memory has room for one tensor of 400 bytes.
 fn narrow_group(spill: &std::path::Path, store: Arc<Store>) -> Runner {
     let members = ["one", "other"].map(|label| GroupDevice {
         label: label.to_owned(),
@@ -354,7 +355,8 @@ fn a_run_whose_inputs_wait_for_a_disk_is_cancelled_all_the_same() {
     }
 }
 
-/// `present = past + x`, which the next request reads as its `past`; `y` is what it is.
+/// Returns the model `present = past + x` with the output `y = present`; the next request reads
+/// `present` as its `past`.
 fn counter() -> ModelProto {
     let vector = || Some(vec![Dimension::new_fixed(2)]);
     let float = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), vector());

@@ -27,11 +27,11 @@ pub enum SpanKind {
     TransferIn,
     /// The device sent tensors.
     TransferOut,
-    /// The device waited; the span's name says for what.
+    /// The device waited; the span's name states the reason.
     Wait,
 }
 
-/// One period of a device.
+/// One period of a device in a timeline: what it did, and from when to when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// Name of the device for people, marked `emulated` if it is.

@@ -1,16 +1,16 @@
-//! AdamW as PyTorch has it: two moments of the gradient, corrected for their beginning at zero, and
-//! a decay of the weights beside them.
+//! Writes the nodes of one step of the optimiser AdamW, with the same arithmetic as PyTorch: two
+//! moments of the gradient, corrected for their start at zero, and a separate decay of the weights.
 
 use super::writer::Writer;
 
-/// The numbers of the optimiser.
+/// The settings of the optimiser.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// How much of the mean of the gradients stays at each step.
+    /// The part of the mean of the gradients that each step keeps.
     pub beta1: f64,
-    /// How much of the mean of their squares stays.
+    /// The part of the mean of their squares that each step keeps.
     pub beta2: f64,
-    /// What keeps the denominator from zero.
+    /// A small number that keeps the denominator from zero.
     pub epsilon: f64,
     /// The decay of the weights, for a learning rate of 1.
     pub weight_decay: f64,

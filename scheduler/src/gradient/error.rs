@@ -1,5 +1,5 @@
-//! Defines why a model cannot be trained. Each variant names the value or the operator that a
-//! person has to change; all of them come before any purchase.
+//! Defines the reasons why a model cannot be trained. Each names the value or the operator that the
+//! user has to change, and all are found before the buyer spends money.
 
 use souk_memory::DType;
 use souk_onnx::{DecodeError, TensorDataError};
@@ -142,7 +142,7 @@ pub struct TargetMismatch {
     pub output: String,
     /// Extents of the output.
     pub dims: Vec<usize>,
-    /// What it should be.
+    /// The expected target.
     pub expected: String,
 }
 

@@ -1,11 +1,12 @@
-//! Gives a rule what it can know about its node: names, extents, attributes and constants.
+//! Describes a node to its rule of differentiation: names and extents of its inputs and outputs,
+//! attributes, constants, and which gradients are needed.
 
 use std::collections::BTreeSet;
 
 use super::GradientError;
 use crate::graph::{Graph, Node, ValueId};
 
-/// A node with what a rule can know about it.
+/// A node with the facts that its rule of differentiation needs.
 pub(super) struct NodeView<'a> {
     graph: &'a Graph,
     /// The node whose rule reads this.

@@ -1,7 +1,7 @@
 //! Finds the parameters of a model, lays them out in one vector, and writes trained ones back.
 //!
-//! ONNX does not say which constants are trained. So a parameter is any initialiser that is f32,
-//! has a dimension, is not frozen by name, and has an effect on the loss.
+//! ONNX does not say which constants of a model are trained. Here a parameter is any initialiser
+//! that is f32, has at least one dimension, is not frozen by name, and affects the loss.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::GradientError;
 /// The most elements that all parameters can have together: a vector of 1 GiB.
 pub const ELEMENTS_MAX: usize = 1 << 28;
 
-/// The initialisers that are trained, of those that can be.
+/// Selects which of the possible parameters are trained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// All but those whose names begin with one of these.
@@ -146,7 +146,7 @@ impl Parameters {
         self.0.iter().map(part).collect()
     }
 
-    /// Returns the model with the values of a vector as its initialisers; all else is as it was.
+    /// Returns the model with the values of a vector in its initialisers, and otherwise unchanged.
     ///
     /// # Errors
     /// [`GradientError::Decode`] if the bytes are no model.

@@ -1,5 +1,6 @@
-//! The rules of differentiation: for each operator, how the gradients of its inputs follow from the
-//! gradient of its output. Each rule is tested by finite differences in 64 bits.
+//! Selects the rule of differentiation for each operator. A rule states how the gradients of the
+//! operator's inputs follow from the gradient of its output. The tests compare each rule with
+//! finite differences in 64 bits.
 
 mod convolution;
 mod gather;

@@ -1,8 +1,9 @@
-//! Stochastic gradient descent, with momentum and weight decay as PyTorch has them.
+//! Writes the nodes of one step of stochastic gradient descent, with momentum and weight decay as
+//! in PyTorch.
 
 use super::writer::Writer;
 
-/// The numbers of the optimiser.
+/// The settings of the optimiser.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sgd {
     /// The share of the last velocity in the next one; 0 for none.

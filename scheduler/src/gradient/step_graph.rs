@@ -34,10 +34,11 @@ pub const LOSS: &str = "souk.train/loss";
 /// The name of the state that holds the parameters.
 const PARAMETERS: &str = "parameters";
 
-/// The name of the input that holds what depends on the position of the step.
+/// The name of the input with the numbers that depend on the position of the step.
 const SCHEDULE: &str = "schedule";
 
-/// The last number of a schedule, if there are evaluations: that of a step, and of an evaluation.
+/// The last number of a schedule, if there are evaluations: it distinguishes a step from an
+/// evaluation.
 const APPLIED: f32 = 1.0;
 const NOT_APPLIED: f32 = 0.0;
 
@@ -50,21 +51,22 @@ pub enum Optimizer {
     AdamW(AdamW),
 }
 
-/// What to train and how.
+/// The settings of a training: the loss, the optimiser, and the parameters to train.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
-    /// What training makes small.
+    /// The loss that training minimises.
     pub loss: Loss,
-    /// How the parameters follow their gradients.
+    /// The optimiser, which changes the parameters by their gradients.
     pub optimizer: Optimizer,
     /// The output of which the loss is taken; none for the model's only one.
     pub output: Option<String>,
-    /// Which initialisers are trained.
+    /// The initialisers to train.
     pub selection: Selection,
     /// The largest norm of the gradient of all parameters, a positive number; a longer gradient is
     /// scaled down to it.
     pub gradient_norm_max: Option<f64>,
-    /// Whether a request can also take the loss of other examples and leave all states as they are.
+    /// Whether a request can also be an evaluation: it returns the loss of other examples and
+    /// leaves all states unchanged.
     pub has_evaluations: bool,
 }
 
@@ -111,21 +113,21 @@ impl Optimizer {
 }
 
 impl StepGraph {
-    /// Returns the name of the input that holds what depends on the position of the step.
+    /// Returns the name of the input with the numbers that depend on the position of the step.
     #[must_use]
     pub fn schedule_input() -> String {
         format!("{PREFIX}{SCHEDULE}")
     }
 
-    /// Returns what the step at a position, from 0, needs besides the batch and the states.
+    /// Returns the numbers for that input in the step at a position, from 0.
     #[must_use]
     pub fn schedule(&self, position: u64, learning_rate: f64) -> Tensor {
         let numbers = self.optimizer.schedule(position, learning_rate);
         self.schedule_tensor(numbers, APPLIED)
     }
 
-    /// Returns what an evaluation needs besides a batch and the states: its loss is that of a step,
-    /// and the states after it are those before it.
+    /// Returns the numbers for that input in an evaluation, which computes the loss of a step and
+    /// leaves the states unchanged.
     ///
     /// # Panics
     /// If the graph was built for steps alone.
@@ -443,8 +445,9 @@ impl StepDraft<'_> {
         all.map(|state| format!("{PREFIX}{state}"))
     }
 
-    /// Writes what gives back the states as they were if a request is an evaluation, whose number
-    /// follows the optimiser's. Otherwise a step keeps its bits: the choice computes nothing.
+    /// Writes the nodes that return the previous states if the request is an evaluation, which the
+    /// number after the optimiser's ones says. In a step the result has the same bits as without
+    /// these nodes, because the choice computes nothing.
     fn write_gate(&mut self, next: Vec<String>, place: usize) -> Vec<String> {
         if !self.has_evaluations {
             return next;
@@ -522,8 +525,8 @@ impl StepDraft<'_> {
     }
 }
 
-/// Writes what scales a gradient down to a norm if it is longer, by the formula of PyTorch's
-/// `clip_grad_norm_`.
+/// Writes the nodes that scale a gradient down to a norm if it is longer, by the formula of
+/// PyTorch's `clip_grad_norm_`.
 fn write_clipping(gradient: &str, norm_max: f64, writer: &mut Writer) -> String {
     let squares = writer.add("Mul", &[gradient, gradient]);
     let sum = writer.reduce_sum(&squares, &[0]);

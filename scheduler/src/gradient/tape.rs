@@ -1,4 +1,5 @@
-//! Goes over the nodes of a graph in reverse and writes the gradients of its parameters.
+//! Differentiates a graph in reverse mode: visits its nodes from the last to the first, and writes
+//! the nodes that compute the gradients of its parameters.
 
 use std::collections::{BTreeMap, BTreeSet};
 

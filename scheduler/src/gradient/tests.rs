@@ -1,5 +1,5 @@
-//! Compares each rule with finite differences in 64 bits on the reference kernels, and whole steps
-//! with those of PyTorch.
+//! Tests each rule of differentiation against finite differences in 64 bits, and whole training
+//! steps against those of PyTorch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -30,7 +30,7 @@ const STEP: f64 = 1e-5;
 /// The most that a gradient may differ from a finite difference, relative to the largest of both.
 const TOLERANCE: f64 = 1e-6;
 
-/// A graph of one value, to differentiate by its inputs of floats.
+/// A graph with one output, to differentiate with respect to its float inputs.
 struct Case {
     nodes: Vec<NodeProto>,
     inputs: Vec<(&'static str, Tensor)>,

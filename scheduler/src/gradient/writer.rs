@@ -1,5 +1,5 @@
-//! Writes the nodes of a gradient: standard operators and constants, each result under a name that
-//! no value of the model has. A rule sees values only by their names.
+//! Writes the ONNX nodes and constants of a gradient. Each result gets a name that no value of the
+//! model has, and rules refer to values only by their names.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! Estimates the work of nodes whose bodies (inner graphs, as of `Loop`) run a number of rounds
-//! that is known only at run time. The estimate is one round until earlier runs of the model report
-//! a factor.
+//! Estimates the work of nodes whose bodies (inner graphs, such as that of `Loop`) run for a number
+//! of rounds that is known only at run time. The import counts one round; a factor from earlier
+//! runs of the model corrects this estimate.
 
 use super::Graph;
 

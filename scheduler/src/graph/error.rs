@@ -1,5 +1,5 @@
-//! Defines the errors of a model import. Each variant carries the facts that a person needs to mend
-//! the model.
+//! Defines the errors of a model import. Each contains the facts that a person needs to correct the
+//! model.
 
 use souk_memory::DType;
 use souk_onnx::budget::ExceededLimit;

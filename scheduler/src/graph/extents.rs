@@ -1,4 +1,4 @@
-//! Computes the sizes of a model's values on given inputs, without running it.
+//! Computes the types and extents of all values of a model for given inputs, without running it.
 
 use std::collections::BTreeMap;
 

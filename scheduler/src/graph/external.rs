@@ -1,5 +1,6 @@
-//! Reads constants, checks them against their extents, and computes their content ids. It reads
-//! constants in files next to the model once for their ids, and leaves the values there.
+//! Reads the constants of a model, checks their length against their type and extents, and computes
+//! their content ids. Constants in files next to the model are read once for their ids, and their
+//! values stay in the files.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};

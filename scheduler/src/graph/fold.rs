@@ -1,5 +1,5 @@
-//! Turns values that are known before the run into constants during the import: `Constant` nodes
-//! and chains of shape arithmetic.
+//! Replaces nodes whose values are known before the run (`Constant` nodes and chains of shape
+//! arithmetic) by constants during the import of a model.
 
 use bytes::Bytes;
 use souk_onnx::{DataType, NodeProto, TensorProto};

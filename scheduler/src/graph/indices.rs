@@ -1,6 +1,6 @@
-//! Checks the indices among a job's inputs before the job runs: refuses an index that lies beyond
-//! the values from which the model's nodes take elements by it. The buyer calls this for its
-//! quotes, because no device can run such a job.
+//! Checks the indices among a job's inputs before the job runs, for example the token ids of a
+//! language model: refuses an index beyond the extent of the values from which a node of the model
+//! takes elements by it. The buyer calls this for its quotes, because no device can run such a job.
 //!
 //! The check follows an index from an input through operators that only move or widen integers, to
 //! a node that takes elements along an axis of known extent by it. The search ends where a node

@@ -39,7 +39,7 @@ pub(crate) use work::node_work;
 /// Extents of a tensor; `None` for an unknown one.
 pub type Dims = Vec<Option<u64>>;
 
-/// The known facts of a value.
+/// The known facts of a value: element type, extents, and contents if they are few.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fact {
     /// Element type.

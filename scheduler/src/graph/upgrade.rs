@@ -1,5 +1,5 @@
-//! Upgrades nodes of an older operator set to a newer one, so that the import can inline functions
-//! of other versions than their model's.
+//! Rewrites nodes of an older version of the standard operator set as nodes of a newer one, so that
+//! the import can inline functions whose version is not their model's.
 
 use souk_onnx::{GraphProto, NodeProto};
 use souk_onnx::{TensorProto, tensor_to_proto};

@@ -7,7 +7,8 @@
 
 use std::num::NonZeroUsize;
 
-/// Whether a device computes in a plan, and whether others use its cores meanwhile.
+/// States whether a device computes in a plan, and whether other devices use its cores at the same
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoreUse {
     /// The device computes and has its cores to itself, or needs none.
@@ -18,8 +19,8 @@ pub enum CoreUse {
     Out,
 }
 
-/// Which devices of a group share cores, because the machine has fewer cores than all of them use
-/// together.
+/// The devices of a group that share cores, because the machine has fewer cores than all of them
+/// use together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreSharing {
     shared: Vec<bool>,

@@ -12,7 +12,7 @@ const BESIDE: &str = ", beside others on its cores";
 /// history.
 const MOSTLY: f64 = 0.5;
 
-/// The devices' histories.
+/// The measured times of a group's devices, alone and next to others on their cores.
 pub(crate) struct DeviceHistories {
     names: Vec<String>,
     histories: Vec<History>,

@@ -79,7 +79,7 @@ struct AlikeOperators {
     alone: Arc<[f64]>,
 }
 
-/// The estimates of a graph's operators.
+/// The estimated times of a graph's operators on each device.
 pub(crate) struct OperatorEstimates {
     alike: Vec<AlikeOperators>,
     of_node: Vec<Option<usize>>,

@@ -8,7 +8,7 @@ pub use souk_vocabulary::objective::{Objective, ObjectiveUnknown};
 
 use super::time::Time;
 
-/// The costs of a schedule.
+/// The makespan, price and energy of a schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// End of the last task.

@@ -32,7 +32,7 @@ pub struct Offer {
     pub operators: Operators,
 }
 
-/// A measured speed.
+/// A measured speed of a device for a class of operators and an element type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Throughput {
     /// Kind of work of the measurement; `None` for all kinds.
@@ -65,7 +65,7 @@ pub enum Operators {
     Without(BTreeSet<String>),
 }
 
-/// A connection between two places.
+/// A connection between two places, with its latency and bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
     /// Seconds until the first byte arrives.

@@ -2,10 +2,10 @@
 //! assigns the tasks of a problem to devices and times. [`find_planner`] finds a planner by its
 //! name on the command line.
 //!
-//! The list rules place tasks through the same `PartialSchedule`, so each respects memory and pins.
-//! A [`Pace`] limits the effort, not time: a planner asks which part of its effort is used up after
-//! a number of steps. With [`step_pace`], equal inputs give equal plans; a benchmark can answer by
-//! the clock.
+//! A *list rule* is a planner that places one task after the other by a fixed rule. All list rules
+//! use the same `PartialSchedule`, so each respects memory and pins. A [`Pace`] limits a planner's
+//! effort: after a number of steps, the planner asks which part of its effort is used up. With
+//! [`step_pace`], equal inputs give equal plans; a benchmark can answer by the clock instead.
 //!
 //! The list rules come from the literature and minimise the makespan only. `portfolio`, `anneal`,
 //! `exact` and `auto` search for the best by the problem's

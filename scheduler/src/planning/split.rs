@@ -1,4 +1,4 @@
-//! Shares one operator between several devices so that their parts end together.
+//! Computes how several devices can share one operator so that their parts end together.
 //!
 //! Each device gets some rows of a product, or some images of a batch's convolution, and the
 //! results lie one after the other. If there is a single row, the split cuts the output channels

@@ -1,6 +1,6 @@
-//! What models are built of besides operators: functions in bodies and of other versions, lists,
-//! sparse constants. Each model is imported, cut whole and run on the CPU; the right values are
-//! those of ONNX Runtime 1.31.
+//! Tests models with functions in bodies and of other versions, lists, and sparse constants. Each
+//! model is imported, cut as one part and run on the CPU; the expected values are those of ONNX
+//! Runtime 1.31.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -83,7 +83,7 @@ fn imported(model: &ModelProto, inputs: &[(&str, Tensor)]) -> Result<Graph, Impo
     Graph::import(encode_model(model), &bindings)
 }
 
-/// What a model gives.
+/// Runs a model on the CPU and returns its outputs.
 fn run(model: &ModelProto, inputs: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
     let graph = imported(model, inputs).expect("the model of a test runs");
     let weights: BTreeMap<_, _> = cut::weight_bytes(&graph).collect();
@@ -119,7 +119,7 @@ fn is_near(found: &Tensor, expected: &[f32], tolerance: f64) {
     }
 }
 
-/// A function that halves, of a version of the standard operator set.
+/// Returns a function that halves its input, in this version of the standard operator set.
 fn half(version: i64) -> FunctionProto {
     FunctionProto {
         name: Some("Half".to_owned()),
@@ -231,7 +231,7 @@ fn lists_of_a_known_length_are_no_lists_to_whoever_runs_them() {
     }
 }
 
-/// A value that is a list of floats.
+/// Declares a value that is a list of floats.
 fn listed(name: &str) -> ValueInfoProto {
     let element = declared("", FLOAT).r#type.map(Box::new);
     let list = type_proto::Sequence { elem_type: element };
@@ -245,7 +245,8 @@ fn listed(name: &str) -> ValueInfoProto {
     }
 }
 
-/// A model that puts `x` into a list as often as `m` says; `rest` reads that list, `qf`.
+/// Returns a model that inserts `x` into a list `m` times; the nodes in `rest` read that list,
+/// `qf`.
 fn growing(rest: Vec<NodeProto>, output: ValueInfoProto) -> ModelProto {
     let nodes = vec![
         NodeProto::for_operator("SequenceInsert", &["q", "x"], "q2"),

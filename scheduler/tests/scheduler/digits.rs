@@ -1,4 +1,5 @@
-//! The way of a small real model: imported, planned, cut, its weights put back.
+//! Tests all steps with the bundled digit classifier: import, plans, cuts, and models of parts with
+//! their weights inside.
 
 use std::collections::BTreeMap;
 

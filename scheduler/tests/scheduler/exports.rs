@@ -1,7 +1,6 @@
-//! Operators of classical learning and of ONNX Runtime on the CPU, as `exports.txt` has them.
+//! Tests operators of classical machine learning and of ONNX Runtime on the CPU with the cases in `exports.txt`.
 //!
-//! A case is the operator with its attributes, its inputs (`-` where one is left out, `=` before a
-//! weight), and after `>` the outputs that ONNX Runtime 1.32 gave.
+//! A case has the operator with its attributes, its inputs (`-` for an omitted one, `=` before a weight), and after `>` the outputs of ONNX Runtime 1.32.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -16,7 +15,7 @@ use souk_scheduler::graph::{Bindings, Graph, cut};
 use souk_vocabulary::catalogue;
 use souk_vocabulary::processor::Processor;
 
-/// How far a float may be off, in parts of the largest of its output.
+/// The largest error of a float, relative to the largest value of its output.
 const TOLERANCE: f64 = 1e-5;
 
 /// A value with its name.
@@ -190,7 +189,7 @@ impl Case {
         }
     }
 
-    /// What it gives, cut into so many parts.
+    /// Returns the outputs of the case, cut into this many parts.
     fn run(&self, parts: usize) -> BTreeMap<String, Tensor> {
         let given = || self.inputs.iter().filter(|it| !it.is_weight);
         let bindings = given().fold(Bindings::new(), |bindings, it| {

@@ -1,4 +1,5 @@
-//! The scheduler through its public functions, as one program: it links once.
+//! Tests the scheduler through its public functions. All tests are in one program, so that it is
+//! linked only once.
 
 mod constructs;
 mod digits;

@@ -1,4 +1,5 @@
-//! Objectives beside the makespan, deadlines and tight memory: what searches reach and refuse.
+//! Tests objectives other than the makespan, deadlines, and tight memory: which plans the searches
+//! find, and which they refuse.
 
 use proptest::prelude::*;
 use souk_scheduler::planning::planner::{PLANNERS, find_planner, prove_optimal, step_pace};
@@ -15,7 +16,7 @@ fn plan(name: &str, problem: &Problem, limit: u64) -> Result<Schedule, ProblemEr
     Ok(schedule)
 }
 
-/// Random tasks on devices of unlike price and power; the objective is left to the caller.
+/// Draws random tasks on devices of unlike price and power, without an objective.
 fn any_parts(tasks_end: usize) -> impl Strategy<Value = ProblemParts> {
     let sizes = (1usize..tasks_end, 1usize..5, any::<u64>());
     sizes.prop_map(|(tasks, devices, seed)| {
@@ -123,7 +124,8 @@ proptest! {
     }
 }
 
-/// Two tasks in a row; device 0 is twice as fast, device 1 a tenth of the price.
+/// Returns two tasks in a row, and two devices: device 0 is twice as fast, device 1 has a tenth of
+/// the price.
 fn dear_and_cheap(objective: Objective, deadline: Option<Time>) -> Problem {
     Problem::new(ProblemParts {
         devices: 2,

@@ -1,11 +1,12 @@
-//! Every planner on random problems, on the papers' examples and on what is no problem at all.
+//! Tests every planner on random problems, on the examples of the planners' papers, and on invalid
+//! problems.
 
 use proptest::prelude::*;
 use souk_scheduler::planning::planner::{PLANNERS, find_planner, prove_optimal, step_pace};
 use souk_scheduler::planning::problem::{Edge, Problem, ProblemError, ProblemParts};
 use souk_scheduler::planning::{NEVER, Time};
 
-/// A problem from plain lists: execution times by task, edges, and one link for all pairs.
+/// Builds a problem from plain lists: execution times by task, edges, and one link for all pairs.
 fn problem(exec: &[&[Time]], edges: &[(usize, usize, u64)]) -> Problem {
     let devices = exec[0].len();
     let pair = |at: usize| Time::from(at / devices != at % devices);

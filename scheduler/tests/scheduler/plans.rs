@@ -1,4 +1,5 @@
-//! Plans of graphs with branches: parts side by side, and what explains them.
+//! Tests plans of graphs with branches: parts that run side by side, their explanations, limits on
+//! devices, and memory.
 
 use souk_memory::DType;
 use souk_onnx::{
@@ -44,7 +45,8 @@ fn imported(nodes: Vec<NodeProto>, weights: Vec<TensorProto>) -> Graph {
     Graph::import(encode_model(&model), &bindings).expect("it is valid")
 }
 
-/// `branches` chains of `depth` products that all read one input, and the sum of their ends.
+/// Returns a graph of `branches` chains of `depth` products that all read one input, and the sum of
+/// their ends.
 fn branches(branches: usize, depth: usize) -> Graph {
     let mut nodes = Vec::new();
     for branch in 0..branches {

@@ -1,4 +1,4 @@
-//! Many runs one after the other: what one took is given back before the next.
+//! Tests that ten thousand runs of a group of devices leak no memory.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 
@@ -18,14 +18,14 @@ use souk_onnx::{
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{Clock, GroupConfig, GroupDevice, Retrials, Runner, Sharing, Task};
 
-/// Runs of the soak, and those before memory is looked at.
+/// The number of runs, and of the first ones, after which the memory is measured.
 const RUNS: usize = 10_000;
 const WARM: usize = 500;
-/// What resident memory may grow by: a run's tensors alone are 128 KiB, so a leak of one in a
-/// hundred is seen.
+/// The most growth of resident memory. A run's tensors have 128 KiB, so the test finds a leak in
+/// one of a hundred runs.
 const GROWN_BYTES_MAX: u64 = 8 << 20;
 
-/// Set in the process that runs the soak and no other test.
+/// The variable that is set in the process that runs only this test.
 const ALONE: &str = "SOUK_SOAK_ALONE";
 
 /// `y = relu(x + w)`, of 64 KiB in and out.
@@ -75,8 +75,8 @@ fn member(index: usize) -> GroupDevice {
     }
 }
 
-/// Runs a test of this program again, in a process of its own: resident memory is that of a whole
-/// process, and the tests beside it take and return theirs.
+/// Runs a test of this program again in its own process, because resident memory counts the whole
+/// process, with all tests that run in it.
 fn run_alone(test: &str) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", test, "--nocapture"]).env(ALONE, "1");

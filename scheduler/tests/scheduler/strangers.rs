@@ -1,5 +1,5 @@
-//! Models of strangers, bent in every way: each is a graph or a refusal. `scheduler/fuzz` does the
-//! same for hours, where there is a nightly compiler.
+//! Tests hostile and damaged models: the import must return a graph or an error, in a short time.
+//! `scheduler/fuzz` does the same for hours, with a nightly compiler.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -43,8 +43,8 @@ fn with_body(operator: &str, inputs: &[&str], output: &str, body: GraphProto) ->
     }
 }
 
-/// Loops within loops, `depth` deep, that each carry many values of which one more changes at each
-/// round, and begin with what is known at each round of the loop around them.
+/// Returns loops within loops, `depth` deep. Each carries many values, of which one more changes in
+/// each round, and takes its initial values from the loop around it.
 fn loops(depth: usize) -> GraphProto {
     let names: Vec<String> = (0..8).map(|place| format!("v{depth}_{place}")).collect();
     let inner = (depth > 0).then(|| loops(depth - 1));
@@ -128,8 +128,8 @@ fn functions_that_double_and_loops_that_multiply_are_refused_by_name() {
     assert!(refused.contains("steps to infer"), "{refused}");
 }
 
-/// What a person may have: a deep network, and one of many inputs and constants. None of this is
-/// quick if it grows with the square of what there is.
+/// Large but valid models: a deep network, and one with many inputs and constants. The import is
+/// too slow for them if its time grows with the square of their size.
 #[test]
 fn models_of_tens_of_thousands_of_nodes_inputs_and_constants_are_imported() {
     const COUNT: usize = 30_000;

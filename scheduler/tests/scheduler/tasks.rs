@@ -1,4 +1,4 @@
-//! A graph as a problem.
+//! Tests the conversion of a graph to the tasks of a planning problem.
 
 use bytes::Bytes;
 use souk_scheduler::graph::{Bindings, Graph};

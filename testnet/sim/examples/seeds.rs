@@ -1,8 +1,8 @@
-//! The simulator without the `souk` binary: `seeds FIRST COUNT MINUTES [raw|find]`. Prints a line
-//! for each seed that fails, and at the end what all of them came to, and how many simulated
-//! seconds passed in a second of processor time; fails if a seed fails, or if something that is
-//! counted never happened in many of them. With `raw` schedules are not shortened; with `find` it
-//! stops at the first seed that fails, and fails itself if one does.
+//! Runs the simulator on many seeds without the `souk` binary: `seeds FIRST COUNT MINUTES
+//! [raw|find]`. Prints a line for each seed that fails, then the sums of all counted events and the
+//! speed relative to real time. It fails if a seed fails, or if an event never happened in many
+//! seeds. With `raw` it does not shorten the schedules of faults; with `find` it stops and fails at
+//! the first seed that fails.
 
 use souk_sim::{Config, Sums, find_violation, run};
 
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Which seeds break what, as they are.
+/// Prints the violation of each seed, without shortening its schedule.
 fn raw(first: u64, count: u64, minutes: u64) {
     for seed in first..first + count {
         if let Some(violation) = find_violation(&Config::new(seed, minutes)) {
@@ -39,7 +39,7 @@ fn raw(first: u64, count: u64, minutes: u64) {
     }
 }
 
-/// Seeds that should hold every promise.
+/// Runs seeds that must keep every promise, and prints the sums.
 fn check_seeds(first: u64, count: u64, minutes: u64) -> Result<(), String> {
     let (mut simulated_ms, mut failed) = (0, 0_u64);
     let mut sums = Sums::default();
@@ -68,7 +68,7 @@ fn check_seeds(first: u64, count: u64, minutes: u64) -> Result<(), String> {
     }
 }
 
-/// Processor time of this process, as Linux counts it in nanoseconds.
+/// Returns the processor time of this process in seconds, by Linux's counter.
 fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let first = text

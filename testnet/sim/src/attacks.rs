@@ -1,5 +1,5 @@
-//! Searches for the most that a cheating party of a lease can cost the other. `souk testnet
-//! attacks` prints the result.
+//! Searches for the most that a cheating buyer or provider can cost the other party of a lease.
+//! `souk testnet attacks` prints the result.
 //!
 //! An attack plays one lease on the real exchange, in steps of ten seconds. One party acts as a
 //! souk node; at each step, the other can make any move that the rules allow, or none. The search
@@ -27,15 +27,16 @@ use position::{LENGTH, PRICE, Position, Side};
 const STEP: Millis = Millis(10_000);
 /// Time between an attacker's moves when the planned work is a minute or longer.
 const LONG_STEP: Millis = Millis(30_000);
-/// When a souk provider declares itself ready if it sees no work.
+/// When a souk provider that sees no work declares itself ready.
 const READY_AFTER: Millis = Millis(10_000);
 /// When a provider checks whether the buyer has reported the start of the work.
 const FIRST_NOTE_AFTER: Millis = Millis(30_000);
 /// How often a provider notes its usage.
 const NOTE_PERIOD: Millis = Millis(240_000);
-/// How much more than the planned time a souk buyer allows: a factor, and a constant.
+/// The time that a souk buyer allows beyond the planned time: a factor, and a constant.
 const BUYER_PATIENCE: (u64, Millis) = (20, Millis(5_000));
-/// How much more than the time it saw a souk buyer pays: the divisor of a share, and a constant.
+/// The amount that a souk buyer pays beyond the time that it saw: the divisor of a share, and a
+/// constant.
 const PAYMENT_MARGIN: (u64, Millis) = (16, Millis(250));
 /// Maximum usage that notes add beyond the buyer's last acceptance.
 const NOTE_SPAN: Millis = Millis(300_000);
@@ -62,7 +63,7 @@ pub struct AttackCost {
     pub fields: Vec<&'static str>,
 }
 
-/// A way to cheat, which fixes who attacks and what the honest party does.
+/// A way to cheat, which determines the attacking party and the behaviour of the honest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attack {
     /// The provider does no work and notes any usage; the buyer is present.
@@ -131,7 +132,7 @@ impl WorstLoss {
     }
 }
 
-/// Plays all attacks and returns what each can cost.
+/// Plays all attacks and returns the maximum cost of each.
 pub fn search_attacks() -> Vec<AttackCost> {
     let mut costs = Vec::new();
     for (attack, plans) in Attack::ALL {
@@ -457,7 +458,8 @@ pub fn table_rows(costs: &[AttackCost]) -> impl Iterator<Item = [String; 5]> {
 mod tests {
     use super::*;
 
-    /// One note's span or a tenth of the job, whichever is more.
+    /// Returns the expected bound of the loss: one note's span or a tenth of the job, whichever is
+    /// greater.
     fn bound(planned_s: u64) -> f64 {
         (planned_s as f64 / 10.0).max(NOTE_SPAN.0 as f64 / 1_000.0)
     }

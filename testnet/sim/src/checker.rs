@@ -243,7 +243,7 @@ pub enum LeaseChange {
     Closed(LeaseId),
 }
 
-/// Everything seen so far, and the first broken promise.
+/// Everything that the checker has seen, and the first broken promise.
 pub struct Checker {
     leaders: BTreeMap<Term, ReplicaId>,
     histories: BTreeMap<LogIndex, History>,

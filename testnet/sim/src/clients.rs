@@ -25,7 +25,7 @@ const OPERATING: u64 = 80;
 /// Maximum commands in a batch.
 const COMMANDS_MAX: u64 = 7;
 
-/// An account and its knowledge of its own affairs.
+/// An account, with what it knows of its orders and leases.
 struct Person {
     account: AccountKey,
     nonce: u64,
@@ -34,7 +34,7 @@ struct Person {
     sold: Vec<LeaseId>,
 }
 
-/// All accounts.
+/// The accounts that send batches, with what they know of their orders and leases.
 pub struct Clients {
     random: Random,
     market: MarketId,

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::payments::Dealings;
 
-/// This many seeds must show every counted event.
+/// The number of seeds from which on every counted event must have happened at least once.
 pub const COVERAGE_SEEDS_MIN: u64 = 200;
 
 /// Counts of one run.

@@ -1,10 +1,6 @@
-//! The crowd simulator: a market of up to ten thousand providers and their buyers in virtual time.
+//! Simulates a *crowd*: a market of thousands of providers and their buyers in virtual time. `souk testnet sim --providers N` runs it.
 //!
-//! It drives the cores of real nodes: [`souk_roles::provider::ProviderCore`],
-//! [`souk_roles::job::JobCore`], the market's client and the exchange of a validator. It models
-//! consensus, because the other simulator of this crate plays that: a commit takes what measured
-//! replicas take, and each validator is a queue with the costs in `costs`. Nothing happens for a
-//! core that waits.
+//! It drives the cores (the state machines that decide) of real nodes: [`souk_roles::provider::ProviderCore`], [`souk_roles::job::JobCore`], the market's client and the exchange of a validator. It does not run consensus, which the other simulator of this crate tests: a commit takes the measured time of real replicas, and each validator is a queue with the costs in `costs`. A core that waits costs no processor time.
 
 mod costs;
 mod counts;
@@ -23,7 +19,8 @@ use world::Crowd;
 /// The hour of the day at which a run begins: demand is then as high as in the mean of a day.
 const FIRST_HOUR: u64 = 6;
 
-/// A provider that leaves is away for an eighth of the time for which it was there.
+/// The share of time for which a provider is present: after each presence it is away for an eighth
+/// of its length.
 const PRESENT: (u64, u64) = (8, 9);
 
 /// Configuration of a crowd.
@@ -37,7 +34,7 @@ pub struct CrowdConfig {
     pub buyers: usize,
     /// The length of the run in virtual minutes; leases can end after it.
     pub minutes: u64,
-    /// The mean time for which a provider is there, in microseconds.
+    /// The mean time for which a provider stays, in microseconds.
     pub churn_us: u64,
     /// Providers that vanish or bill too much, per thousand.
     pub liars_permille: u64,

@@ -1,6 +1,7 @@
 //! Runs the real exchange as the state machine of each simulated replica, and checks its
-//! invariants: credits add up, no lease closes twice, and no device is sold twice. All replicas
-//! share a cache, so that each batch of commands is decoded, verified and hashed only once.
+//! invariants: credits add up, no lease closes twice, and no device is sold twice at the same time.
+//! All replicas share a cache, so that each batch of commands is decoded, verified and hashed only
+//! once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +39,8 @@ pub struct DecodingCache {
     batches: Vec<Option<Rc<Decoding>>>,
 }
 
-/// A decoded command.
+/// A decoded command of the log: a batch, or an order about validators. It is decoded and verified
+/// once for all replicas.
 #[derive(Debug)]
 pub struct Decoding {
     bytes: Vec<u8>,
@@ -136,7 +138,7 @@ pub enum MarketBreach {
     SoldTwice(AccountKey, DeviceId),
 }
 
-/// The exchange with its checks.
+/// The exchange as a replica's state machine, with checks of its invariants.
 pub struct SimExchange {
     machine: ExchangeMachine<EventRecorder>,
     closed: BTreeSet<LeaseId>,

@@ -1,6 +1,6 @@
-//! Keeps the members of a simulated Raft group in line with its computers, as operators and the
-//! leader would: gives an order to admit a new computer's id or to remove that of a lost one, and
-//! lets the leader take its next step towards the roster.
+//! Keeps the members of the simulated raft group in step with its machines, as operators and the
+//! leader would: orders the admission of a new machine's id or the removal of a lost one's, and
+//! lets the leader take its next step towards the roster (the replicated list of validators).
 
 use std::collections::BTreeSet;
 

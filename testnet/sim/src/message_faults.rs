@@ -1,5 +1,5 @@
-//! Modifies the messages of replicas on purpose: those of leaders that reorder commands, and those
-//! of leaders that forge entries.
+//! Changes messages of replicas in flight, as faulty leaders would: reorders the commands of a
+//! proposal, and forges entries.
 
 use bytes::Bytes;
 use raft::eraftpb::ConfChangeType;

@@ -1,6 +1,6 @@
-//! Simulates the network between machines: decides whether, when and in which state each message
-//! arrives. Faults cut links, slow down nodes, and begin storms in which messages are lost, doubled
-//! or damaged.
+//! Simulates the network between machines: decides for each message whether, when and how damaged
+//! it arrives. Faults cut links, slow nodes down, and begin storms in which messages are lost,
+//! duplicated or damaged.
 
 use bytes::Bytes;
 

@@ -39,7 +39,7 @@ const DRIFT_PPM: i64 = 200;
 /// Simulated milliseconds between two ticks of a replica.
 const TICK_MS: u64 = 50;
 
-/// A running validator.
+/// The running validator of a machine, from its start to its stop or crash.
 pub struct RunningValidator {
     pub core: ValidatorCore<SimExchange>,
     pub store: Store<SimDisk>,
@@ -105,7 +105,7 @@ impl NodeParameters {
     }
 }
 
-/// One machine.
+/// A simulated machine of a validator.
 pub struct Node {
     pub id: ReplicaId,
     pub disk: SimDisk,
@@ -140,7 +140,7 @@ pub struct Node {
     random: Random,
 }
 
-/// Why a machine does not start.
+/// Why a machine's validator does not start.
 pub enum StartFault {
     /// The store cannot be opened.
     Store(StoreOpenError),

@@ -60,7 +60,7 @@ pub fn sign_order(
 /// Notice of a change of the rules before it takes effect.
 const NOTICE: Millis = Millis(500);
 
-/// The operators' knowledge of their affairs.
+/// The operators' accounts, with what they know of pending commands and requests.
 #[derive(Default)]
 pub struct Operators {
     accounts: Vec<AccountKey>,

@@ -1,6 +1,6 @@
-//! Computes naively, as a second implementation of the rules of payment, what each closed lease
-//! must pay. It derives this from commands and trades alone, and the checker compares it with the
-//! payments of the real exchange.
+//! Computes the payments of each closed lease by a second, simple implementation of the market's
+//! rules of payment. It derives them from commands and trades alone, and the checker compares them
+//! with the payments of the real exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -128,7 +128,7 @@ impl LeaseDebt {
 /// The claims of a batch's receipts: amount and usage.
 type ReceiptClaims = BTreeMap<LeaseId, (Credits, DeviceMicros)>;
 
-/// The expected payments: see the module.
+/// The expected payments of all leases.
 pub struct Payments {
     fee_basis_points: u64,
     rules: Rules,

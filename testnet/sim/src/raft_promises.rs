@@ -45,7 +45,7 @@ impl Pledge {
     }
 }
 
-/// Each replica's pledges in the last term with any.
+/// Each replica's pledges in its latest term.
 #[derive(Debug, Default)]
 pub struct Pledges {
     last: BTreeMap<ReplicaId, Pledge>,

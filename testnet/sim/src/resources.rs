@@ -1,5 +1,5 @@
-//! Holds small helpers that the people and actors of the simulated market share: the resources of
-//! the devices that they trade, random keys, and lists of the latest few items.
+//! Contains small helpers for the simulated market's accounts: the resources of the devices that
+//! they trade, random keys, and lists of the latest few items.
 
 use souk_market::{Dtype, KindCode, Resources, SigningKey, Throughput};
 

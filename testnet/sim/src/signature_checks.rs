@@ -1,6 +1,6 @@
-//! Simulates how long a replica takes to verify signatures: it checks foreign input a while after
-//! its arrival, in any order. It also checks the accusations that follow: a replica must accuse
-//! exactly the forger.
+//! Simulates the time that a replica needs to verify signatures: input from others is verified some
+//! time after its arrival, in any order. Also checks the accusations that follow: a replica must
+//! accuse exactly the forger.
 
 use bytes::Bytes;
 use souk_consensus::check::Fault;

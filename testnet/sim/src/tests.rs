@@ -1,5 +1,5 @@
-//! A fixed budget of seeds; and each promise broken by hand, which must be noticed. Bugs planted in
-//! what is simulated are in `mutants/list.txt`.
+//! Tests that a few seeds keep every promise, and that the checker notices each promise that a test
+//! breaks on purpose. `mutants/list.txt` has bugs to plant in the simulated code.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -40,7 +40,7 @@ fn a_few_seeds_hold_every_promise() {
     }
 }
 
-/// A minute in which nothing goes wrong but this.
+/// Runs a minute with this fault only.
 fn with_fault(fault: Fault) -> Counts {
     let faults = vec![TimedFault {
         at_ms: 10_000,
@@ -103,14 +103,14 @@ fn id(number: u64) -> ReplicaId {
     ReplicaId::new(number).expect("one and more")
 }
 
-/// What a checker says once something was done to it.
+/// Returns the kind of violation that a checker reports after `act`.
 fn found(act: impl FnOnce(&mut Checker)) -> Option<&'static str> {
     let mut checker = checker();
     act(&mut checker);
     checker.violation().map(Violation::kind)
 }
 
-/// A tick that was applied.
+/// Returns an applied entry with a tick.
 fn tick(index: u64, sequence: u64, time: u64, result: &[u8]) -> AppliedEntry {
     AppliedEntry {
         index: LogIndex(index),

@@ -1,5 +1,6 @@
-//! Checks the history's tree: every replica reaches one root at one size, and each machine's folder
-//! has every tile that its replica filled, whenever it died.
+//! Checks the tree over the history of commands: all replicas must have the same root at the same
+//! size, and each machine's folder must have every tile (piece of the tree) that its replica
+//! filled, whenever it crashed.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +22,9 @@ pub struct TileFolder {
 }
 
 impl TileFolder {
-    /// Notes the tree of a replica that starts from its snapshot. If no replica reached that tree
-    /// here, another one made the snapshot, and the machine died before it told so.
+    /// Records the tree of a replica that starts from its snapshot. If no replica reached that tree
+    /// on this machine, the snapshot came from another replica, and the machine crashed before it
+    /// reported this.
     pub fn on_start(&mut self, size: u64) {
         if size > self.reached_size {
             self.installed_size = size;

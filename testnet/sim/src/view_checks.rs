@@ -1,6 +1,6 @@
-//! Tests the views of a replica, which are the digests of its state that it can always rebuild:
-//! harms them while the replica is down, and compares them with the results of the group, also
-//! after the restart.
+//! Tests the views of a replica, the digests of its state that it can always rebuild: damages them
+//! while the replica is down, and checks that after the restart they match the results of the
+//! group.
 
 use souk_consensus::LogIndex;
 use souk_consensus::views;
@@ -11,7 +11,7 @@ use super::fake_store::Harm;
 use super::world::World;
 
 impl World {
-    /// Loses power and harms the views meanwhile.
+    /// Cuts the power of a machine, and damages its views while it is off.
     pub(super) fn harm_views(&mut self, node: usize, harm: Harm, down_ms: u64) {
         if self.nodes[node].running.is_none() {
             return;

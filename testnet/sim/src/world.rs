@@ -34,7 +34,7 @@ use actors::jobs::Jobs;
 use actors::{ActorEvent, Actors};
 use operations::Operations;
 
-/// Milliseconds between each half second and the check whether all is at rest.
+/// Milliseconds from each half second to the check whether all machines are idle.
 const REST_MS: u64 = 50;
 
 /// Simulated milliseconds between two complete checks.
@@ -117,7 +117,7 @@ impl PartialEq for QueuedEvent {
 
 impl Eq for QueuedEvent {}
 
-/// The world: see the module.
+/// The simulated world: its machines, network, people and faults, and the queue of events.
 pub struct World {
     pub(super) config: Config,
     pub(super) now: u64,

@@ -1,15 +1,16 @@
 //! Runs a training on several workers, round by round: each worker does some steps from the same
 //! parameters, then the buyer averages the parameters, and the next round begins from there.
 //!
-//! The part of a worker in a round is a *leg*: a run of its own, with a journal of its own in the
-//! folder of the round, over as many leases as it needs. The run's own journal has one fact for
-//! each round, with the states of all workers. All legs of a round look for a device at once, each
-//! with an equal share of the budget. One that finds none waits until another one is done. Those
+//! The part of a worker in a round is a *leg*: a run of its own, with its own journal in the
+//! round's folder, over as many leases as it needs. The run's own journal gets one fact for each
+//! round, with the states of all workers. All legs of a round look for a device at once, each with
+//! an equal share of the budget. A leg that finds none waits until another one is done. The legs
 //! that are left then get the rest of the budget, one after the other. So the number of providers
 //! only determines how many legs train side by side.
 //!
-//! A leg ends the run only if it fails alone: while others train, the second provider that must
-//! confirm a loss which is no number can be busy.
+//! A leg whose provider was lost or could not be confirmed waits too. It ends the run only if it
+//! fails again while no other leg trains: before that, for example, the second provider that must
+//! confirm a loss of NaN can be busy with another leg.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -36,7 +37,7 @@ use crate::buyer::job::Limits;
 /// The name of the state that holds the momentum of the outer optimiser.
 const OUTER_MOMENTUM_STATE: &str = "outer/momentum";
 
-/// A run of several workers.
+/// A training run on several workers.
 pub(super) struct WorkerRun<'a, O> {
     run: &'a TrainingRun<'a>,
     workers: Workers,
@@ -54,7 +55,7 @@ pub(super) struct WorkerRun<'a, O> {
 }
 
 impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
-    /// Begins a run, or goes on with that of a journal.
+    /// Begins a run, or continues the run of an existing journal.
     pub(super) fn begin(
         run: &'a TrainingRun<'a>,
         workers: Workers,
@@ -176,7 +177,7 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
         self.run.training.step.states.keys().map(own).collect()
     }
 
-    /// Ends the leases that an earlier life left open, and adds up what each leg has cost.
+    /// Ends the leases that an earlier process left open, and adds up the cost of each leg.
     async fn settle_legs(&self, legs: &mut [RoundLeg]) -> Result<(), TrainingRunError> {
         for leg in legs {
             let mut journal = self.journal.open_leg(&leg.leg.name())?;
@@ -188,8 +189,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
         Ok(())
     }
 
-    /// Runs the legs of a round: all side by side as far as there are devices and money, then those
-    /// that are left, one after the other. Returns why the run ends, unless it goes on.
+    /// Runs the legs of a round: as many side by side as there are devices and money for, then the
+    /// others, one after the other. Returns the reason if the run ends; otherwise none.
     async fn run_legs(
         &mut self,
         legs: &mut [RoundLeg],
@@ -349,8 +350,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
         budget.map(|budget| Credits(budget.0.saturating_sub(spent)))
     }
 
-    /// Averages what the workers made, and records the round. Returns why the run ends, unless it
-    /// goes on.
+    /// Averages the parameters of the workers, and records the round. Returns the reason if the run
+    /// ends; otherwise none.
     fn close_round(&mut self, legs: &[RoundLeg]) -> Result<Option<TrainingEnd>, TrainingRunError> {
         let (from, link) = (self.past().kept.position, self.past().link);
         let of_evaluation = legs.iter().filter(|leg| leg.leg.is_evaluation());
@@ -425,7 +426,8 @@ impl<'a, O: FnMut(TrainingEvent<'_>)> WorkerRun<'a, O> {
         Some(states)
     }
 
-    /// Removes what the legs made from the buyer's store: the next round brings it again.
+    /// Removes the results of the legs from the buyer's store, because the next round writes new
+    /// ones.
     fn forget_states(&self, legs: &[RoundLeg]) {
         let results = legs.iter().filter_map(|leg| leg.result.as_ref());
         for state in results.flat_map(|result| result.states.values()) {

@@ -1,5 +1,6 @@
-//! How a run is cut into rounds of several workers, and each round into legs: a leg is the part of
-//! one worker, which is a run of its own.
+//! Computes how a training run on several workers is divided: into rounds, which end with an
+//! average of the parameters, and each round into legs. A leg is the part of one worker in a round,
+//! and is a run of its own.
 
 use super::outer::{OUTER_LEARNING_RATE, OUTER_MOMENTUM};
 
@@ -53,7 +54,7 @@ impl Workers {
         steps.div_ceil(self.round_steps)
     }
 
-    /// Returns what of it determines the result.
+    /// Encodes all values on which the result of the training depends.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = b"workers".to_vec();
         bytes.extend_from_slice(&(self.count as u64).to_le_bytes());
@@ -78,7 +79,7 @@ impl Leg {
         }
     }
 
-    /// Returns what tells it from all others.
+    /// Encodes the values that distinguish this leg from all other legs of the run.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let numbers = [self.worker as u64, self.first, self.steps];
         numbers.iter().flat_map(|it| it.to_le_bytes()).collect()

@@ -1,3 +1,6 @@
+//! Tests transcripts of tabs: what their receipts prove, which exchanges are kept, and who can read
+//! the files.
+
 use std::os::unix::fs::PermissionsExt;
 
 use ed25519_dalek::SigningKey;
@@ -33,7 +36,7 @@ fn answer(content: &str) -> TextAnswer {
     }
 }
 
-/// The transcript of a tab with these answers, whose receipt both sides signed.
+/// Returns the transcript of a tab with these answers, whose receipt both sides signed.
 fn transcript_of(answers: &[&str]) -> TabTranscript {
     let [provider, buyer] = [7, 9].map(|seed| SigningKey::from_bytes(&[seed; 32]));
     let account = |key: &SigningKey| AccountKey::from(key);

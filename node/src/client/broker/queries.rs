@@ -94,8 +94,8 @@ impl Broker {
         asked!(self, Request::Orders(account), Answer::Orders(orders) => orders)
     }
 
-    /// Returns at most `most` movements of an account's credits, newest first, as far as one
-    /// validator has seen them, and whether there are older ones.
+    /// Returns at most `most` movements of an account's credits, newest first, and whether there
+    /// are older ones. The answer is that of one validator, which can lack some.
     pub async fn fetch_statement(
         &self,
         account: AccountKey,
@@ -162,9 +162,9 @@ impl Broker {
         asked!(self, request, Answer::Explanation(explanation) => explanation)
     }
 
-    /// Returns the addresses of these accounts' peers, as far as validators know them. Asks every
-    /// validator until it has found all, because a peer can announce itself only to the validators
-    /// that it reaches.
+    /// Returns the addresses of these accounts' peers that validators know. Asks every validator
+    /// until it has found all, because a peer can announce itself only to the validators that it
+    /// reaches.
     pub async fn find_contacts(&self, keys: &[AccountKey]) -> Result<Vec<Contact>, BrokerError> {
         let request = Request::Find(keys.to_vec());
         let mut found = asked!(self, request, Answer::Found(found) => found)?;

@@ -1,4 +1,6 @@
-//! Begins each effect that a provider's core requests of its shell, in a task if it takes time.
+//! Carries out the effects that a provider's core (the state machine that makes its decisions)
+//! requests of its shell: fetches, runs of parts, commands to the market. An effect that takes time
+//! runs in a task of its own.
 
 use std::sync::Arc;
 

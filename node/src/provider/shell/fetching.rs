@@ -1,4 +1,5 @@
-//! Fetches the contents that a lease needs: short ones together, the others one by one.
+//! Fetches the contents (graphs, weights and tensors) that a lease needs from other peers: short
+//! ones together, the others one by one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -21,7 +21,8 @@ use crate::lease_report::PeerTraffic;
 use crate::provider::running_lease::{JudgedRuns, network_span, plausible_time};
 use crate::provider::statistics::{self, DoneLease};
 
-/// The outcome of an effect.
+/// The outcome of an effect: the answer for the core, or the facts from which the shell makes the
+/// answer.
 pub(super) enum EffectOutcome {
     /// The answer for the core.
     Is(Answer),
@@ -46,7 +47,7 @@ pub(super) enum EffectOutcome {
     },
 }
 
-/// A content that arrived.
+/// A content that a fetch has brought.
 pub(super) struct ArrivedContent {
     pub(super) content: Content,
     pub(super) fetched: FetchedContent,
@@ -56,7 +57,7 @@ pub(super) struct ArrivedContent {
     pub(super) span: Option<(String, (u64, u64))>,
 }
 
-/// The facts of a run that begins.
+/// The facts that the shell needs to begin a run.
 pub(super) struct RunBegun {
     /// The sequence of a session that it is a step of.
     pub(super) sequence: u32,
@@ -71,7 +72,7 @@ pub(super) struct RunBegun {
     pub(super) promised: Option<Option<Duration>>,
 }
 
-/// A run that succeeded.
+/// The results and the measurements of a successful run.
 pub(super) struct FinishedRun {
     pub(super) work: Box<Part>,
     pub(super) promised: Option<Duration>,

@@ -1,6 +1,6 @@
-//! Carries out the actions of tabs, and sends their text to buyers while it is generated. A tab is
-//! a lease of an endpoint (a provider that sells the answers of an inference engine); each of its
-//! runs is one request.
+//! Carries out the effects of tabs at a provider, and sends the text of answers to buyers while the
+//! engine generates it. A tab is a lease of an endpoint (a provider that sells the answers of a
+//! language model); each of its runs is one request.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -105,7 +105,8 @@ impl Shell {
     }
 }
 
-/// How a tab's requests are counted and billed.
+/// The prices, the remaining device time and the earlier prompts by which a tab's requests are
+/// counted and billed.
 struct TabRun {
     terms: TokenTerms,
     /// The device time that the lease has left.
@@ -115,7 +116,7 @@ struct TabRun {
 
 impl TabRun {
     /// Answers one request, and counts its tokens. A tab answers its requests one after the other,
-    /// so nobody else changes the history of prompts meanwhile.
+    /// so nothing else changes the history of prompts at the same time.
     async fn answer(
         &self,
         endpoint: &Endpoint,
@@ -185,8 +186,9 @@ impl Provider {
         read.ok_or_else(|| Failure::Input("it is not a request for a tab".to_owned()))
     }
 
-    /// Serves the stream on which a buyer follows its tab: sends the text of the answers as it
-    /// comes, and stops a request if the buyer says so, until the tab or the stream ends.
+    /// Serves the stream on which a buyer follows its tab, until the tab or the stream ends: sends
+    /// the text of the answers while the engine generates it, and stops a request if the buyer asks
+    /// for that.
     pub(in crate::provider) async fn serve_follower(
         self: Arc<Self>,
         peer: PeerId,

@@ -26,7 +26,7 @@ use crate::validator::Validator;
 use crate::validator::exchange_machine::{ExchangeMachine, LogCommand};
 use crate::validator::raft_link::Peers;
 
-/// How often it examines the roster: an addition takes a few of these periods.
+/// How often the task examines the roster. An addition takes a few of these periods.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// How long a validator without a leader waits before it asks the others whether it was removed.
@@ -35,7 +35,7 @@ const LOST_AFTER: Duration = Duration::from_secs(3);
 /// How long its own orders are valid, in milliseconds.
 const ORDER_MS: u64 = 60_000;
 
-/// The task that carries out these duties.
+/// The task that keeps the validator in step with the roster.
 pub(super) struct MembershipKeeper {
     pub(super) home: PathBuf,
     pub(super) network: Network,

@@ -110,7 +110,7 @@ pub fn restore_backup(
     Ok(Restoration { index, state })
 }
 
-/// Restores a founder's id of the market's file, whatever its id was since.
+/// Gives a founder the id that it has in the market's file, whatever id it had later.
 fn name_founder(home: &Path, raft_id: u64) -> Result<(), ConfigError> {
     let path = home.join(VALIDATOR_FILE);
     let mut file: ValidatorFile = config::read(&path)?;

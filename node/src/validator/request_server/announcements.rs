@@ -1,9 +1,9 @@
 //! Stores the addresses that peers announced to this validator, so that others can look them up.
 //! When it is full, a new announcement replaces the oldest of an account that nobody watches here.
 //!
-//! Keys are free, so fake peers can take all other places. A provider announces itself seldom, but
-//! it watches its account at one validator, and fake peers can hold only as many watches as a
-//! validator serves streams: far fewer than there are places.
+//! Anyone can create keys, so fake peers can take all other places. But a provider watches its own
+//! account at one validator, and an account that is watched keeps its place. Fake peers can hold
+//! only as many watches as a validator serves streams: far fewer than there are places.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +15,7 @@ use souk_market::AccountKey;
 /// announce eight addresses of the greatest length each make them take 128 MiB.
 const PEERS_MAX: usize = 32_768;
 
-/// The announcements of peers.
+/// The addresses that peers announced, by account.
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
     last_announcements: HashMap<AccountKey, (u64, Vec<Multiaddr>)>,

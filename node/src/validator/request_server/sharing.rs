@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// that ask every two seconds cost as much as ten.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Receives the answer; holds none until the query has one.
+/// Receives the answer; it is none until the query has completed.
 type AnswerReceiver<T> = watch::Receiver<Option<T>>;
 
 /// The state of one question.

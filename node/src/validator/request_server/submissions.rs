@@ -1,10 +1,11 @@
-//! Proposes peers' batches for the log.
+//! Checks the batches of commands that peers submit, and proposes them for the log.
 //!
-//! Keys are free, so everything that a key can do before it has credits must be bounded: the log is
-//! on the disk of every validator. The state keeps out batches of unknown accounts, replays, and
-//! expired batches ([`souk_market::Exchange::foresee_refusal`]). Registrations must enter the log,
-//! so this module limits how many do. A batch whose commands were all refused has taken a place in
-//! the log for nothing, so its sender pays for many questions.
+//! Anyone can create keys without cost, so the server must bound everything that a key can do
+//! before it has credits: each entry of the log is on the disk of every validator. The state
+//! machine keeps out batches of unknown accounts, replays, and expired batches
+//! ([`souk_market::Exchange::foresee_refusal`]). Registrations must enter the log, so this module
+//! limits their rate. A batch whose commands were all refused still took a place in the log, so it
+//! counts as many questions against its sender's limit.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -45,7 +46,8 @@ const VALID_MAX: Duration = Duration::from_secs(600);
 /// ([`Request::cost`](souk_network::protocols::market::Request::cost)).
 const REFUSED_COST: u32 = 32;
 
-/// The rates of registrations, each of which takes a row of the state for a key that is free.
+/// The rate limits of registrations, each of which adds a row to the state at no cost for the
+/// sender.
 pub(super) struct RegistrationLimits {
     of_peer: RateLimit,
     of_address: RateLimit<Option<IpAddr>>,
@@ -63,9 +65,9 @@ impl Default for RegistrationLimits {
 }
 
 impl RegistrationLimits {
-    /// Counts a registration of so many bytes by a peer at this address, or returns how long the
-    /// peer must wait. Peers without an address of their own, such as those behind a relay, count
-    /// together.
+    /// Counts a registration of this many bytes by a peer at this address, or returns how long the
+    /// peer must wait. Peers without an address of their own, such as those behind a relay, share
+    /// one limit.
     fn count_registration(
         &self,
         peer: PeerId,
@@ -82,8 +84,8 @@ impl RegistrationLimits {
     }
 }
 
-/// Returns the address that stands for all that one machine can have: of an IPv6 address the first
-/// half.
+/// Returns the network of an address, which stands for all addresses that one machine can have: of
+/// an IPv6 address the first half.
 fn to_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -1,3 +1,6 @@
+//! Tests the records of settlements: how they are found by lease, which are removed first, and what
+//! is there after a restart.
+
 use souk_consensus::{LogIndex, LogTime, Position};
 use souk_market::{
     Acceptance, AccountKey, Batch, Class, Command, ContentId, Credits, DeviceMicros, Dtype, JobId,

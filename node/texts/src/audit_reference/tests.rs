@@ -1,3 +1,6 @@
+//! Tests audits of answers against a reference model: honest engines must pass, other models and
+//! random text must be convicted.
+
 use souk_roles::tokens::audit::{AuditCore, Verdict};
 use souk_roles::tokens::text::{AnswerText, Finish, Message, Role};
 

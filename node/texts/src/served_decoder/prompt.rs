@@ -1,5 +1,6 @@
-//! Turns the request of a tab into the tokens that a model reads, by the model's own template, and
-//! refuses what the model cannot answer.
+//! Converts the request of a tab (a lease in which a buyer sends requests to a language model) to
+//! the tokens that the model reads, with the model's own chat template. It refuses requests that
+//! the model cannot answer.
 
 use serde_json::{Map, Value};
 use souk_llm::answer::{AnswerForm, AnswerReader};
@@ -42,7 +43,7 @@ impl PreparedRequest {
         PreparedRequest::new_at(text_model, request, unix_seconds())
     }
 
-    /// Renders and checks a request as it was at a moment, in Unix seconds.
+    /// Renders and checks a request. `now`, in Unix seconds, is the time that the template sees.
     pub(crate) fn new_at(
         text_model: &TextModel,
         request: &TextRequest,
@@ -77,7 +78,7 @@ impl PreparedRequest {
     }
 }
 
-/// Renders the conversation up to the place where the model answers, or goes on with the answer in
+/// Renders the conversation up to the place where the model must answer, or continue the answer in
 /// the last message.
 fn render_prompt(
     text_model: &TextModel,
@@ -129,7 +130,7 @@ fn render_prompt(
     Ok(text)
 }
 
-/// Returns letters that the request does not have.
+/// Returns a string that does not occur in the request.
 fn choose_end_mark(request: &TextRequest) -> String {
     let is_new = |mark: &String| !request.messages.iter().any(|it| it.content.contains(mark));
     let mut marks = (0u64..).map(|number| format!("ENDOFANSWER{number}X"));

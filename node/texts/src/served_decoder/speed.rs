@@ -23,7 +23,7 @@ pub struct DecoderSpeed {
     pub all: f64,
 }
 
-/// Measures a decoder. It opens sequences of its own, and gives them up.
+/// Measures the speeds of a decoder. It opens its own sequences, and closes them afterwards.
 pub(super) fn measure_speed(
     engine: &TextEngine,
     handle: &Handle,

@@ -1,3 +1,6 @@
+//! Tests the decoder of a provider: equal answers in any batch, slow and lost readers, refusals,
+//! stop strings, and failed steps.
+
 use std::collections::BTreeMap;
 
 use souk_llm::decoder::{LOGITS, SAMPLED_TOKENS};
@@ -11,7 +14,7 @@ use crate::steps::step_outcome;
 
 use super::*;
 
-/// As many positions as the tests need.
+/// The number of positions that the tests need.
 const CONTEXT: usize = 128;
 
 fn open(slots: u32) -> ServedDecoder {

@@ -1,5 +1,5 @@
-//! Improves a placement of the partitioner by annealing: moves groups of nodes between devices to
-//! reduce the largest load.
+//! Improves a placement by annealing: moves groups of nodes between the devices of a pipeline to
+//! reduce the largest load. The partitioner uses it after its first division.
 
 use super::{Loads, PartitionProblem};
 use souk_scheduler::planning::planner::{Pace, Random};

@@ -1,5 +1,5 @@
-//! Finds the best contiguous division by dynamic programming over the sets that are closed under
-//! "reads".
+//! Finds the partitioner's best contiguous division of a graph over devices, by dynamic programming
+//! over the *ideals* of the graph: the sets of nodes that contain all nodes that they read.
 //!
 //! A division is contiguous if its devices can be put in a row so that data flow only forward. Then
 //! the devices up to any one hold a set of groups together with all that these read: an ideal. The

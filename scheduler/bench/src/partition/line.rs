@@ -1,5 +1,6 @@
-//! Finds a first division for the partitioner: puts the graph in a line and cuts it into stretches,
-//! one for each accelerator, so that the largest load is least.
+//! Finds a first division for the partitioner, which divides a graph over the devices of a
+//! pipeline: puts the nodes in a line and cuts it into stretches, one for each accelerator, so that
+//! the largest load is as small as possible.
 
 use super::loads::group_nodes;
 use super::{PartitionError, PartitionProblem};

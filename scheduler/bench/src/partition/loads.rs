@@ -1,5 +1,5 @@
-//! Holds a placement of the partitioner with the load of each device, and updates the loads while
-//! annealing moves groups of nodes.
+//! Holds a placement (a device for each node of a graph) with the load of each device, and updates
+//! the loads while the partitioner's annealing moves groups of nodes.
 
 use super::PartitionProblem;
 

@@ -1,4 +1,5 @@
-//! What the benchmarks of the scheduler compare, as one program: it links once.
+//! Tests the benchmarks of the scheduler. All tests are in one program, so that it is linked only
+//! once.
 
 mod mixes;
 mod partitions;

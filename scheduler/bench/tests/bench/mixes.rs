@@ -1,4 +1,5 @@
-//! Unlike kinds of processor that share one model.
+//! Tests that four unlike processors share a model, with the results of a single one and in less
+//! time.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 
@@ -12,7 +13,7 @@ use souk_scheduler::execution::{
 };
 use souk_scheduler_bench::{Workload, emulated_mixes, mix_workloads};
 
-/// One run on these devices.
+/// Runs a workload once on these devices.
 fn ran(members: &[GroupDevice], workload: &Workload) -> Result<RunResult, TaskError> {
     let store = Arc::new(Store::in_memory(1 << 30));
     let ticks = AtomicU64::new(1);

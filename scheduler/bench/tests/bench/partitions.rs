@@ -1,4 +1,5 @@
-//! The pipeline partitioner on chains whose best division is known, and on what is none.
+//! Tests the pipeline partitioner on chains with a known best division, on random graphs, and on
+//! invalid problems.
 
 use proptest::prelude::*;
 use souk_scheduler::planning::planner::step_pace;
@@ -61,8 +62,8 @@ fn what_fits_nowhere_is_named() {
     );
 }
 
-/// A chain of nodes with further edges, drawn from a seed, on three accelerators too small for it
-/// and the host.
+/// Draws a chain of nodes with additional edges from a seed, with three accelerators too small for
+/// it, and the host.
 fn drawn(seed: u64, nodes: usize) -> PartitionProblem {
     let mut state = seed;
     let mut random = move |below: u64| {
@@ -96,7 +97,8 @@ fn assert_sound(problem: &PartitionProblem) {
     assert_eq!(found, again);
 }
 
-/// Neighbours that moved along were each asked for alone whether they fit.
+/// Regression: the partitioner moved neighbours together, but checked for each of them alone
+/// whether it fits.
 #[test]
 fn nodes_that_move_together_fit_together() {
     assert_sound(&drawn(10_719_094_153_478_063_745, 26));

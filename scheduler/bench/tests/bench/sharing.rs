@@ -1,4 +1,6 @@
-//! One operator shared by unlike devices: equal results, sensible shares, one copy.
+//! Tests operators that unlike devices share: the results must equal those of one device, the
+//! shares must fit the speeds of the devices, and joining must copy each byte of an output only
+//! once.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 
@@ -22,7 +24,7 @@ use souk_scheduler::execution::{
 use souk_scheduler_bench::emulated_pairs;
 use souk_vocabulary::profile::{Profile, Throughput};
 
-/// A device of so many operations per second, really so many times as fast.
+/// A device that states so many operations per second, and is faster than that by a factor.
 #[derive(Clone, Copy)]
 struct Device {
     rate: f64,
@@ -148,7 +150,7 @@ fn runner_of(case: &Case, members: Vec<GroupDevice>, sharing: Sharing) -> (Runne
     (runner, task)
 }
 
-/// Runs a case shared and on one device; gives the shared run.
+/// Runs a case shared and on one device, and compares the outputs. Returns the shared run.
 fn same_as_alone(case: &Case, devices: &[Device]) -> RunResult {
     let (alone, task) = runner(case, &[DEVICE], Sharing::Never);
     let expected = alone.run(&task).unwrap();

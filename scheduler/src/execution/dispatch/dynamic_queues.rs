@@ -1,5 +1,6 @@
-//! Queues of a job without a plan: a task that becomes ready joins the queue of the device where it
-//! ends soonest, given the queued tasks, the transfer of its inputs and the measured corrections.
+//! Queues the tasks of a job that has no plan, for the dispatch: a task that becomes ready joins
+//! the queue of the device where it ends soonest, given the queued tasks, the transfer of its
+//! inputs and the measured corrections.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

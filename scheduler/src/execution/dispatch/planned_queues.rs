@@ -1,6 +1,6 @@
-//! Queues of a planned job: each device runs the tasks of its own list in the order of the plan,
-//! and waits only for inputs from other devices. An idle device runs a later task first, or steals
-//! one from the end of another device's list.
+//! Queues the tasks of a planned job, for the dispatch: each device runs the tasks of its own list
+//! in the order of the plan, and waits only for inputs from other devices. A device without a ready
+//! task runs a later one first, or steals one from the end of another device's list.
 
 use super::{
     BATCH_TASKS, BATCH_TIME, Dispatch, DispatchMode, STEAL_GAIN, TaskState, can_join_batch,
@@ -23,7 +23,7 @@ struct Stealable {
     gain: Time,
 }
 
-/// The lists of all devices.
+/// The planned lists of tasks of all devices.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedQueues {
     /// For each device, its tasks in the order of their planned start.

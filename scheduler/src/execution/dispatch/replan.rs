@@ -1,5 +1,5 @@
-//! Plans the remaining tasks again: if devices are faster or slower than the plan believed, or if
-//! one is lost.
+//! Plans the remaining tasks of a job again if devices are faster or slower than the plan assumed,
+//! or if a device is lost.
 
 use super::planned_queues::PlannedQueues;
 use super::{

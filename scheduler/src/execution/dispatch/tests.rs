@@ -1,4 +1,5 @@
-//! The core under a simulated clock: real times may differ from estimates, devices may fail.
+//! Tests the dispatch under a simulated clock: real times can differ from estimates, and devices
+//! can fail.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -36,7 +37,7 @@ fn dispatch(problem: &Arc<Problem>, placement: Placement<'_>) -> Dispatch {
     Dispatch::new(problem.clone(), placement, Arc::default(), speeds)
 }
 
-/// What a simulated run did.
+/// The record of a simulated run.
 struct Run {
     makespan: Time,
     started: Vec<Time>,
@@ -45,7 +46,8 @@ struct Run {
     place: Vec<usize>,
 }
 
-/// Runs a job to its end: `real` says what a task takes on a device, `fails` when a device does.
+/// Runs a job to its end. `real` returns the time of a task on a device; `fails` states which
+/// device fails, and when.
 fn simulate(
     dispatch: &mut Dispatch,
     problem: &Problem,
@@ -427,8 +429,8 @@ fn any_job() -> impl Strategy<Value = (Arc<Problem>, Vec<f64>)> {
 }
 
 proptest! {
-    /// However wrong the estimates are and whichever device fails: every task runs after what it
-    /// needs (the simulation asserts it), once where nothing is lost, and the job ends.
+    /// With any errors of the estimates and any failing device: every task runs after those that it
+    /// depends on (the simulation asserts it), only once if nothing is lost, and the job ends.
     #[test]
     fn every_job_ends((problem, slowness) in any_job(), planned: bool, fails: bool, lost: bool) {
         let schedule = heft(&problem);

@@ -1,6 +1,6 @@
-//! Applies the requirements of nodes for a device, which are words in the model's metadata: bars a
-//! node from all other devices, if a device that it asks for can run it. The group calls it before
-//! it plans.
+//! Applies requirements for devices, which a model's metadata states for single nodes: if a device
+//! that a node asks for can run it, all others are barred from it. The group calls this before it
+//! plans.
 
 use std::collections::BTreeSet;
 

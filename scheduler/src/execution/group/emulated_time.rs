@@ -19,7 +19,7 @@ use crate::execution::run_figures::to_micros;
 use crate::execution::timeline::UnixMicros;
 use crate::execution::worker_pool::Call;
 
-/// The time of one run.
+/// Computes the time of one run on emulated devices.
 pub(super) struct EmulatedTime {
     began: UnixMicros,
     /// The time at which each device becomes free, from the start of the run.

@@ -104,11 +104,11 @@ pub(in crate::execution) struct Energy {
     pub joules: Option<f64>,
     /// Watts of each device that the joules are based on.
     pub watts: Vec<Option<f64>>,
-    /// How the plan saves joules, if the objective asks for it.
+    /// The way in which the plan saves joules, if the objective asks for it.
     pub mode: Option<EnergyMode>,
 }
 
-/// How a plan saves joules.
+/// The way in which a plan saves joules.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::execution) enum EnergyMode {
     /// The plan draws the fewest joules of all.

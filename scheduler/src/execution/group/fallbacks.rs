@@ -1,4 +1,5 @@
-//! Reports the work that a device did not do in a run, and the device that did it.
+//! Lists in a run's report the work that a device could not do or failed to do, and the device that
+//! did it instead.
 
 use std::collections::BTreeMap;
 

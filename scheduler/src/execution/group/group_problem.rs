@@ -29,7 +29,7 @@ const STEPS: usize = 500;
 /// vanish in costs that no plan counts.
 pub(super) const GAIN_MIN: f64 = 0.05;
 
-/// The devices and policies of a plan.
+/// The devices and policies of a group, with which it plans.
 #[derive(Clone)]
 pub(super) struct GroupSetting<'a> {
     pub members: &'a [GroupDevice],
@@ -50,7 +50,7 @@ pub(super) struct GroupSetting<'a> {
     pub before: Option<ReplacedPlan<'a>>,
 }
 
-/// A plan that disappears when a new one replaces it.
+/// A plan that a new one replaces, which can be dropped early to free memory.
 #[derive(Clone)]
 pub(super) struct ReplacedPlan<'a> {
     /// Bytes that each device has loaded for it.

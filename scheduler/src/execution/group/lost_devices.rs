@@ -1,10 +1,10 @@
 //! Tries devices again that a run has lost, until they work or their trials are used up.
 //!
 //! After a reset, a driver can work again, and a card can return. So the group tries a lost device
-//! by the same test as at its opening ([`Trial`]): soon at first, and after each failure twice as
-//! late. If a device passes, it gets work with the next run. If it fails again before it has done
-//! any, its next trial is as late as if it had not passed, so that no device comes and goes for
-//! ever.
+//! with the test that it also runs when it opens a device ([`Trial`]): soon at first, and after
+//! each failure with twice the delay. If a device passes, it gets work in the next run. If it fails
+//! again before it has done any work, the delay continues to grow, so that a device cannot be lost
+//! and return for ever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

@@ -29,7 +29,7 @@ use super::run_log::RunLog;
 use super::transfer_queue::TransferQueue;
 use crate::planning::offer::Links;
 
-/// The space of a group.
+/// The record of the places of a group's tensors.
 pub(super) type Space = souk_memory::space::Space<Arc<dyn Resident>>;
 
 /// The reason why a tensor is not at the requested place.
@@ -82,7 +82,7 @@ impl Drop for ClearingGuard<'_> {
     }
 }
 
-/// Marks a device as computing.
+/// Marks a device as computing until it is dropped.
 pub(super) struct ComputingGuard<'a>(&'a AtomicU64);
 
 impl Drop for ComputingGuard<'_> {

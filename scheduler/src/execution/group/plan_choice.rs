@@ -1,8 +1,9 @@
 //! Chooses among the plans of different sets of devices.
 //!
-//! If devices share cores, there are several: one of them alone, or all of them, each slower. Every
-//! plan must beat the best single device. Devices that share cores run together only if past runs
-//! measured the best of them alone, because its time next to others says too little of that.
+//! If devices share processor cores, the group compares several plans: for one of these devices
+//! alone, and for all of them, each slower. A plan of several devices must beat the best single
+//! device. Devices that share cores run together only if past runs measured the best of them alone,
+//! because its time next to others says too little about its time alone.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -24,12 +24,12 @@ use super::transfer_queue::{QueuedTransfer, TransferQueue, TransferState};
 /// have as many incoming paths.
 const THREADS_MAX: usize = 16;
 
-/// The threads and their queue.
+/// The threads that prefetch tensors, with their queue.
 pub(super) struct Prefetcher {
     shared: Arc<PrefetchShared>,
 }
 
-/// Requests transfers.
+/// The handle with which runs request transfers from the prefetcher.
 #[derive(Clone)]
 pub(super) struct PrefetchHandle(Arc<PrefetchShared>);
 

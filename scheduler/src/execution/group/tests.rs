@@ -1,4 +1,5 @@
-//! Several devices on one subgraph: equal results, work that moves, memory given back.
+//! Tests a group of several devices that runs one subgraph: equal results, failed devices, streams,
+//! deadlines, and memory that is given back.
 
 mod card;
 mod changing;
@@ -37,7 +38,8 @@ use crate::execution::timeline::UnixMicros;
 
 const SIZE: usize = 32;
 
-/// `y1 = (x a) a` and `y2 = (x b) b`, which do not need each other, and `z = y1 + y2`.
+/// Returns a graph of two independent branches `y1 = (x a) a` and `y2 = (x b) b`, and their sum
+/// `z`.
 fn branches() -> ModelProto {
     let node = |operator: &str, inputs: [&str; 2], output: &str| NodeProto {
         op_type: Some(operator.to_owned()),
@@ -78,7 +80,8 @@ fn branches() -> ModelProto {
     }
 }
 
-/// So slow that handing a tensor over is nothing beside a product.
+/// Returns a speed so low that the handover of a tensor takes almost no time in comparison to a
+/// product.
 fn slow() -> Throughput {
     Throughput {
         operations_per_second: 1e6,
@@ -133,7 +136,7 @@ fn device_group(failures: &[f64]) -> (Runner, Task) {
     (runner, task)
 }
 
-/// 32 x 0.5 = 16 in each column, times 16; and 8 x 8.
+/// Asserts the value of `z`: 32 x 0.5 = 16 in each column of `y1`, times 16; and 8 x 8 for `y2`.
 fn assert_right(ran: &RunResult) {
     let z = ran.outputs["z"].to_vec::<f32>().unwrap();
     assert!(
@@ -266,7 +269,7 @@ fn a_run_past_its_deadline_ends_by_name() {
     }
 }
 
-/// Devices that take as long as they say.
+/// Returns a runner over devices whose runs take their stated time.
 fn paced(devices: usize) -> (Runner, Task) {
     let (_, task) = device_group(&[0.0]);
     let store = Arc::new(Store::in_memory(1 << 20));

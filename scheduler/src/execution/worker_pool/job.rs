@@ -18,7 +18,7 @@ const BUSY_PERIODS_MAX: usize = 1 << 16;
 /// A job goes first if the time to its deadline is less than this many times its remaining work.
 const URGENCY_FACTOR: u32 = 2;
 
-/// A task to run on a device.
+/// The call of a task on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Index of the task.
@@ -61,7 +61,7 @@ pub enum Fault {
     Gone,
 }
 
-/// A job to run.
+/// A job for a worker pool: its tasks, its plan if it has one, and its claim on the devices.
 pub struct Job {
     /// The tasks, their dependencies and their estimates, in picoseconds.
     pub problem: Arc<Problem>,

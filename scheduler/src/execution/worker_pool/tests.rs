@@ -1,4 +1,5 @@
-//! Threads that really run: order, faults, ends, shares.
+//! Tests the worker pool with real threads: the order of tasks, faults, cancellation, deadlines,
+//! and the shares of owners.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, mpsc};
@@ -292,8 +293,8 @@ fn of_a_job_whose_deadline_is_over_nothing_is_begun() {
     assert_eq!(begun.load(Ordering::Relaxed), 0);
 }
 
-/// Jobs and one device, all submitted before it is free; gives the order it took them, by the
-/// names they were given.
+/// Submits all jobs to one device before it is free, and returns the names of the jobs in the order
+/// in which it ran their tasks.
 fn order_of(jobs: Vec<(u8, Job)>) -> Vec<u8> {
     let pool = WorkerPool::start(1).unwrap();
     let (release, held) = mpsc::channel::<()>();
@@ -322,13 +323,13 @@ fn order_of(jobs: Vec<(u8, Job)>) -> Vec<u8> {
     order.clone()
 }
 
-/// How many of the first `tasks` were of a name.
+/// Returns how many of the first `tasks` tasks belonged to a job.
 fn among_first(order: &[u8], tasks: usize, name: u8) -> usize {
     let first = order.iter().take(tasks);
     first.filter(|&&taken| taken == name).count()
 }
 
-/// A job of tasks that take so long by the device's own account, of a weight.
+/// Returns a job with a weight, whose tasks each state a time of `ms` milliseconds.
 fn stated(problem: &Arc<Problem>, ms: u64, weight: f64) -> Job {
     Job {
         weight,

@@ -1,5 +1,5 @@
-//! The loop of a device's thread: it takes a batch of a job's tasks, runs them in order, and
-//! reports the result.
+//! Runs the loop of a device's thread in the worker pool: it takes a batch of a job's tasks, runs
+//! them in order, and reports the result.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

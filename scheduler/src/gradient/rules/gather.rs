@@ -1,5 +1,5 @@
-//! Differentiates choices of rows, such as the embedding of tokens: each row gets the sum of the
-//! gradients of its copies.
+//! Differentiates operators that select rows, such as the embedding of tokens: each row gets the
+//! sum of the gradients of its copies.
 
 use souk_onnx::NodeProto;
 

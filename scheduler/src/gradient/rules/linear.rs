@@ -1,4 +1,4 @@
-//! Differentiates products of matrices.
+//! Differentiates matrix products (`MatMul` and `Gemm`).
 
 use souk_onnx::NodeProto;
 

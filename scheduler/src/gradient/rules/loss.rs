@@ -1,5 +1,5 @@
-//! The losses: how far the model's output is from the targets, and the gradient of that. A loss is
-//! a sum over the batch, divided once by its number of terms.
+//! Builds the losses, which measure how far the model's output is from the targets, and their
+//! gradients. A loss is a sum over the batch, divided once by its number of terms.
 
 use souk_memory::DType;
 use souk_onnx::NodeProto;
@@ -7,7 +7,7 @@ use souk_onnx::NodeProto;
 use crate::gradient::error::{GradientError, TargetMismatch};
 use crate::gradient::writer::Writer;
 
-/// What training makes small.
+/// The loss that training minimises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// The cross-entropy of logits, whose last axis is the classes, with integers as labels.
@@ -132,8 +132,8 @@ fn write_cross_entropy(output: &LossValue, target: &LossValue, writer: &mut Writ
     WrittenLoss { loss, gradient }
 }
 
-/// Of a row of logits, this reads the labelled one instead of a product with a row of zeros and a
-/// one, because a vocabulary is much longer than the classes of a classifier.
+/// Writes a cross-entropy that reads the labelled logit of each row, instead of multiplying by a
+/// row of zeros and a one, because a vocabulary is much longer than the classes of a classifier.
 fn write_counted_cross_entropy(
     output: &LossValue,
     target: &LossValue,

@@ -1,4 +1,5 @@
-//! Differentiates sums over axes, and the normalisations made of them.
+//! Differentiates reductions over axes, such as sums and means, and the normalisations that use
+//! them: softmax, layer norm, RMS norm and batch norm.
 
 use super::Gradients;
 use crate::gradient::GradientError;

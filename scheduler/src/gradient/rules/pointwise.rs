@@ -1,5 +1,6 @@
-//! Differentiates operators that compute each element by itself. A gradient is summed over the axes
-//! along which its value was broadcast.
+//! Differentiates operators that compute each element by itself, such as sums, products and
+//! activations. The gradient of a value that was broadcast is summed over the axes of the
+//! broadcast.
 
 use super::Gradients;
 use crate::gradient::GradientError;

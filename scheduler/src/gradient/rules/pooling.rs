@@ -1,5 +1,5 @@
-//! Differentiates poolings over images. Each offset within the window is a strided part of the
-//! input, and the gradient goes back to those parts, one offset after the other.
+//! Differentiates max and average poolings over images. Each offset within the window is a strided
+//! part of the input, and the gradient goes back to those parts, one offset after the other.
 
 use super::Gradients;
 use super::convolution::ImageWindow;

@@ -1,4 +1,5 @@
-//! Differentiates rotations of pairs of numbers, which mark the positions of tokens.
+//! Differentiates rotary embeddings, which encode the position of a token by rotating pairs of
+//! numbers.
 
 use super::Gradients;
 use crate::gradient::node_view::NodeView;

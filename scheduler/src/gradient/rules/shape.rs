@@ -1,4 +1,5 @@
-//! Differentiates operators that move elements: the gradient moves back.
+//! Differentiates operators that move elements without changing them, such as reshapes,
+//! transpositions and concatenations: the gradient moves back to where each element came from.
 
 use souk_onnx::NodeProto;
 

@@ -1,4 +1,4 @@
-//! Each rule against finite differences.
+//! Tests each rule of differentiation against finite differences.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Whole steps of the bundled digit classifier against PyTorch, and the reasons for which no step is
-//! built.
+//! Tests training steps of the bundled digit classifier against PyTorch, and the errors for models
+//! that cannot be trained.
 
 use souk_memory::npy;
 

@@ -1,3 +1,6 @@
+//! Tests the counted work and traffic of nodes with bodies, of `Einsum` with an ellipsis, and of
+//! mixtures of experts.
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
@@ -73,7 +76,7 @@ fn repeated(rounds: &str) -> NodeProto {
     with(node("Loop", &[rounds, "", "x"], &["y"]), "body", body)
 }
 
-/// In each of five rounds a `Loop` of so many: bodies within bodies.
+/// Returns a `Loop` of five rounds, whose body has further loops.
 fn nested(rounds: &str) -> NodeProto {
     let inner = repeated(rounds);
     let nodes = vec![node("Identity", &["go"], &["on"]), inner];
@@ -126,8 +129,8 @@ fn model(node: NodeProto) -> ModelProto {
     }
 }
 
-/// Operations of the one node, as the planner counts them and as a device that ran it does, and
-/// whether the planner is certain.
+/// Returns the operations of the only node as the planner counts them and as a device reports them,
+/// and whether the planner is certain.
 fn counted(node: NodeProto) -> (u64, u64, bool) {
     let model = encode_model(&model(node));
     let square = Tensor::from_vec([SIDE, SIDE], vec![0.5_f32; SIDE * SIDE]).unwrap();

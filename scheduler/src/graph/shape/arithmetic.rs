@@ -1,7 +1,7 @@
 //! Computes integer and float arithmetic on the contents of small tensors during shape inference,
 //! with the same results as the devices' kernels.
 
-/// Contents with their extents.
+/// The contents of a small tensor, with its extents.
 pub(super) struct Operand<'a> {
     pub(super) dims: Vec<u64>,
     pub(super) ints: &'a [i64],

@@ -54,7 +54,7 @@ impl InferenceBudget {
     }
 }
 
-/// The facts of values by name.
+/// The facts of the values that a body can read, by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
     facts: BTreeMap<String, Fact>,

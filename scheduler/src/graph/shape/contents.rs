@@ -1,4 +1,5 @@
-//! Follows the contents of small tensors through the operators that models use to compute shapes.
+//! Computes the contents of small tensors during shape inference, because models compute shapes
+//! with operators such as `Shape`, `Gather` and `Concat`.
 
 use souk_onnx::DataType;
 

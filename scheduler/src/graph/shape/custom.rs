@@ -1,4 +1,5 @@
-//! Infers the outputs of a buyer's own operators from the declarations in their nodes.
+//! Infers the outputs of a buyer's own operators (kernels that the model contains) from the
+//! declarations in their nodes.
 
 use souk_onnx::custom::{Size, output_shapes, output_types};
 

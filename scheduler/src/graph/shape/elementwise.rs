@@ -1,5 +1,5 @@
-//! Infers the outputs of operators that keep their input's extents, and of those that broadcast
-//! several inputs.
+//! Infers the outputs of operators that keep the extents of their input or broadcast several
+//! inputs, such as activations, arithmetic and normalisations.
 
 use souk_onnx::DataType;
 

@@ -6,7 +6,7 @@ use souk_onnx::{DataType, NodeProto};
 
 use super::{Dims, Fact, ShapeFault, data_type};
 
-/// A node for a rule to infer.
+/// A node with the facts of its inputs, for an inference rule.
 pub(crate) struct Operation<'a> {
     pub(crate) node: &'a NodeProto,
     pub(crate) opset: i64,

@@ -1,5 +1,5 @@
-//! Infers `RoutedMatMul`, souk's own operator for mixtures of experts, which multiplies each row by
-//! the few matrices of a stack that the row has chosen.
+//! Infers the outputs of `RoutedMatMul`, souk's own operator for mixtures of experts. It multiplies
+//! each row by a few matrices of a stack; another input names these matrices for each row.
 
 use super::{Fact, Operation};
 

@@ -1,5 +1,5 @@
-//! Searches for the best division of a graph into stretches of its topological order: several
-//! starts, each improved step by step.
+//! Searches for the best division of a graph into stretches of its topological order, each on one
+//! device. It starts from several divisions and improves each step by step.
 
 use super::PlanOptions;
 use super::partition::{Division, Model};

@@ -11,7 +11,7 @@ use super::{Plan, PlannedPart, SingleDevicePlan, Transfer};
 use crate::graph::NodeId;
 use crate::planning::objective::Objective;
 
-/// The reason for a part's device.
+/// The reason for the choice of a part's device, and the best alternative.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacementExplanation {
     /// The reason by the plan's objective.

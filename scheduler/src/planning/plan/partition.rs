@@ -1,5 +1,5 @@
 //! Computes the time and cost of a division, which assigns the graph's nodes to parts and each part
-//! to a device. The searches for plans compare divisions by these figures.
+//! to a device. The searches for plans compare divisions by this time and cost.
 
 use super::{PlanOptions, Weights};
 use crate::graph::{Graph, Source, ValueId};
@@ -12,7 +12,7 @@ const PLACES_MAX: usize = 512;
 /// Destinations and bytes of a part's results; `None` is the buyer.
 type Outflow = Vec<(Option<usize>, u64)>;
 
-/// All quantities that the search uses, computed once.
+/// The graph, the offers and all quantities derived from them that the searches use.
 pub(crate) struct Model<'a> {
     pub(super) graph: &'a Graph,
     pub(super) offers: &'a [Offer],

@@ -1,5 +1,5 @@
 //! Improves divisions part by part: joins parts, moves parts to another device, and moves single
-//! nodes over the edge of their part.
+//! nodes from one part to its neighbour. It is the last step of the search for a plan.
 
 use std::collections::{BTreeSet, BinaryHeap};
 

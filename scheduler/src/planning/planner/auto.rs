@@ -1,5 +1,6 @@
-//! Plans by the default planner: list rules first, then annealing from the best of them. It solves
-//! small problems exactly. It honours the problem's objective, its deadline and memory.
+//! Plans by the default planner: it tries list rules first, and then anneals from the best of their
+//! plans. It solves small problems exactly. It respects the problem's objective, its deadline and
+//! memory.
 
 use super::{Pace, anneal, exact, portfolio};
 use crate::planning::problem::{Problem, ProblemError};

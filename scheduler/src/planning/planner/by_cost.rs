@@ -1,5 +1,5 @@
-//! Builds list plans that weigh a task's cost on a device against its end there: starting points
-//! for searches with other objectives than time.
+//! Plans by list rules that weigh the cost of a task on a device against its end there. The plans
+//! are starting points for searches with objectives other than time.
 
 use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward_rank};
 use super::state::{GapPolicy, PartialSchedule};
@@ -12,8 +12,8 @@ use crate::planning::time::Time;
 /// and cost worth the same. The last one counts almost nothing but cost.
 const EXCHANGES: [f64; 5] = [0.1, 0.4, 1.6, 6.4, 1e6];
 
-/// Returns such plans; none if time alone decides. There can be fewer than exchange rates, because
-/// a rate whose plan finds no room for a task gives none.
+/// Returns list plans that weigh cost against time; none if the objective is time only. There can
+/// be fewer than exchange rates, because with some rates a task finds no room.
 pub(super) fn cost_plans(problem: &Problem) -> Vec<Schedule> {
     let costs = task_costs(problem);
     let total: f64 = costs.iter().sum();

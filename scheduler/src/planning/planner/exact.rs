@@ -1,11 +1,11 @@
 //! Finds the best plan of a problem, with a proof if the effort suffices, by branch and bound over
 //! the next task and its device.
 //!
-//! Any plan without needless idling results from placing tasks after the last one of their device
-//! in the order of their starts. So the search branches over ready tasks and devices, never starts
-//! a task before the last placed one, and cuts a branch as soon as a bound on it reaches the best
-//! known plan: the fastest path from any placed task to the end, or all remaining work spread
-//! perfectly over the devices.
+//! Every plan without needless idle time can be built by placing the tasks in the order of their
+//! starts, each after the last task of its device. So the search branches over ready tasks and
+//! devices, and never starts a task before the last placed one. It cuts a branch as soon as a lower
+//! bound reaches the best known plan: the fastest path from any placed task to the end, or all
+//! remaining work spread perfectly over the devices.
 
 use super::free_memory::FreeMemory;
 use super::portfolio::{self, Plans};

@@ -1,4 +1,5 @@
-//! Plans by Min-Min, a list rule: among the ready tasks, the one with the earliest end goes first.
+//! Plans by Min-Min, a list rule: it always places the ready task that can end earliest, on the
+//! device where it does.
 
 use super::Pace;
 use super::ready::place_all;

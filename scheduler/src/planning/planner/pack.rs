@@ -1,5 +1,6 @@
-//! Packs tasks into memory by size, for problems so tight that placing them by urgency leaves no
-//! room for the last. Tasks with the fewest possible devices come first, then the largest.
+//! Plans by packing tasks into the devices' memories by size, for problems whose memory is so tight
+//! that other planners find no place for the last tasks. Tasks that can run on the fewest devices
+//! come first, then the largest.
 
 use super::free_memory::FreeMemory;
 use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward_rank};

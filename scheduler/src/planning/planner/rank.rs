@@ -1,5 +1,5 @@
-//! Computes the ranks of tasks by which list planners decide the order: the urgency of each task
-//! before any placement.
+//! Computes the ranks of tasks, which say how urgent each task is before any is placed. List
+//! planners place tasks in the order of their ranks.
 
 use crate::planning::problem::Problem;
 use crate::planning::time::NEVER;

@@ -1,6 +1,6 @@
-//! Places all tasks of a problem for planners that choose task and device together: it offers them
-//! the ready tasks, those whose predecessors are all placed, with the arrival of their data on each
-//! device.
+//! Places all tasks of a problem for planners that choose the next task and its device together,
+//! such as DLS and Min-Min. It offers them the ready tasks, whose predecessors are all placed, with
+//! the arrival time of their data on each device.
 
 use super::state::{GapPolicy, PartialSchedule, Slot};
 use crate::planning::problem::{Problem, ProblemError};

@@ -1,4 +1,5 @@
-//! Plans everything on the best single device: the plan that every other plan must beat.
+//! Plans all tasks on the best single device. The plan of every other planner must be better than
+//! this one.
 
 use super::Pace;
 use super::free_memory::FreeMemory;

@@ -1,4 +1,4 @@
-//! Holds a schedule under construction, through which all list planners place their tasks.
+//! Holds a partial schedule, through which all list planners place their tasks.
 //!
 //! Each device has a sorted list of its idle gaps, so a bisection finds the earliest place for a
 //! task without a walk over all placed tasks.
@@ -8,7 +8,7 @@ use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};
 
-/// A task's earliest place on a device.
+/// The earliest time at which a task can run on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) start: Time,

@@ -1,5 +1,5 @@
-//! Plans by Sufferage, a list rule: among the ready tasks, the one that would lose most on its
-//! second-best device goes first.
+//! Plans by Sufferage, a list rule: it always places the ready task that would lose most on its
+//! second-best device.
 
 use std::cmp::Reverse;
 

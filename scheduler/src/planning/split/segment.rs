@@ -1,5 +1,5 @@
-//! Finds the parts of a graph that devices can split: an operator, and the operators that follow it
-//! part by part.
+//! Finds the segments of a graph that devices can share: an operator, and the operators after it
+//! that can be split in the same way.
 
 use souk_memory::DType;
 use souk_onnx::NodeProto;

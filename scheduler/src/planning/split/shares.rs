@@ -1,4 +1,4 @@
-//! Computes the shares of devices so that all end together.
+//! Computes each device's share of an operator, so that all parts end together.
 
 /// A device's part of a split operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
-//! Plays disputes about the results of exact work: of a provider that lies, and of a buyer that
-//! accuses an honest one.
+//! Plays disputes about work whose results are exact, which means that all honest devices give the
+//! same bits: one against a provider that lies, and one by a buyer that accuses an honest provider.
 //!
-//! The market has four validators, of which one lies too: it judges for the attacker. No dispute
-//! can cost an honest party more than the work of the lease.
+//! The market has four validators, of which one judges in favour of the attacker. No dispute can
+//! cost an honest party more than the price of the leased work.
 
 use souk_market::{Accusation, Command, Credits, DeviceMicros, DisputeState, Millis, Verdict};
 
@@ -20,7 +20,7 @@ pub(super) fn play_disputes() -> [AttackCost; 2] {
     [play_wrong_result(), play_false_accusation()]
 }
 
-/// A provider does no work, signs a wrong result and is paid; the buyer disputes it.
+/// Plays a provider that does no work, signs a wrong result and is paid; the buyer disputes it.
 fn play_wrong_result() -> AttackCost {
     let mut position = Position::new();
     position.is_working = false;
@@ -37,7 +37,7 @@ fn play_wrong_result() -> AttackCost {
     new_attack_cost(attack, PLANNED, WorstLoss::from_loss(loss), 1)
 }
 
-/// A buyer accuses a provider that worked.
+/// Plays a buyer that accuses a provider that worked.
 fn play_false_accusation() -> AttackCost {
     let mut position = Position::new();
     let right = Verdict::Innocent;
@@ -54,7 +54,7 @@ fn play_false_accusation() -> AttackCost {
 }
 
 /// Settles the lease as if the planned work were done, has its buyer dispute it, and counts the
-/// verdicts. Returns what became of the dispute.
+/// verdicts. Returns the final state of the dispute.
 fn dispute_lease(position: &mut Position, verdicts: [Verdict; 4]) -> DisputeState {
     let lease = position.lease().id;
     let is_staked = position.send_command(Side::Provider, Command::Stake { amount: STAKE });

@@ -1,5 +1,6 @@
-//! Makes the receipts that a lying provider could write: for each field, the honest receipt with
-//! that field false. The search lets an honest buyer decide about each.
+//! Creates the receipts that a lying provider could write: for each field, the honest receipt with
+//! a false value in that field. The search for attacks then lets an honest buyer accept or refuse
+//! each.
 //!
 //! The table destructures a receipt without a rest pattern, so a new field will not compile until
 //! its row shows how a provider would falsify it.

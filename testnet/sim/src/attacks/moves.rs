@@ -1,8 +1,9 @@
-//! Lists the moves that the parties of a lease have in an attack, complete over all commands of the
-//! market.
+//! Lists the moves of a lease's parties in an attack: every command of the market that one of them
+//! can send.
 //!
-//! The table below expands to a match without a wildcard, so a new command will not compile until
-//! its row names its player in a lease, or the reason why it is no move there.
+//! The table below expands to a match without a wildcard. So a new command will not compile until
+//! it has a row, which names the party that can send it, or the reason why it is no move in an
+//! attack.
 
 use souk_market::{Command, DeviceMicros, Lease, Millis};
 

@@ -47,7 +47,7 @@ impl Side {
     }
 }
 
-/// A lease, and the true acts of its parties.
+/// The state of an attack: the exchange with one lease, and what its parties really did.
 #[derive(Clone)]
 pub struct Position {
     exchange: Exchange,

@@ -1,9 +1,6 @@
-//! Plays runs of training whose cheapest provider deceives the buyer, with the core that a souk
-//! buyer runs, and audits of a share of the steps.
+//! Plays training runs in which the cheapest provider deceives the buyer, and the buyer audits a share of the steps. The buyer is the core of a real one.
 //!
-//! A state is a hash of the state before it and the position of its step. Two providers that do the
-//! same steps make the same, and a third decides. The attacker does not know which steps are run
-//! again.
+//! In this model, the state after a step is a hash of the state before it and of the step's position. So two providers that do the same steps get the same states, and if two states differ, a third provider decides. The attacker does not know which steps the audits run again.
 
 use std::collections::VecDeque;
 
@@ -26,23 +23,23 @@ const STEP_TIME: Millis = Millis(1_000);
 const KEEP_STEPS: u64 = 8;
 const LEASE_STEPS_MAX: u64 = 512;
 
-/// How many runs each attack is tried in.
+/// The number of runs in which each attack is tried.
 const RUNS: u64 = 400;
 
 /// The attacker, which is the cheapest provider, and two honest ones.
 const ATTACKER: u8 = 1;
 const PROVIDERS: [u8; 3] = [ATTACKER, 2, 3];
 
-/// What the attacker does.
+/// The way in which the attacker deceives.
 #[derive(Clone, Copy)]
 enum Deception {
-    /// It does every second step.
+    /// It does only every second step.
     Lazy,
     /// It sends other states once, in the segment of this number.
     Poisoned { segment: u64 },
 }
 
-/// A run that is over.
+/// The result of a run.
 struct Outcome {
     /// Device seconds that the buyer paid.
     paid: u64,
@@ -100,7 +97,7 @@ struct TrainingWorld {
     outcome: Outcome,
 }
 
-/// A lease at work.
+/// A running lease of a training.
 struct Lease {
     provider: u8,
     state: ContentId,
@@ -220,7 +217,7 @@ impl TrainingWorld {
         }));
     }
 
-    /// Carries out what comes before the next request to the lease.
+    /// Carries out the core's actions up to its next request to the lease.
     fn take_request(&mut self) -> Option<Action> {
         while let Some(action) = self.actions.pop_front() {
             match action {
@@ -265,7 +262,7 @@ fn next_state(state: ContentId, position: u64) -> ContentId {
     ContentId::for_content(&[&state.as_bytes()[..], &position.to_le_bytes()].concat())
 }
 
-/// Returns the state after so many steps of the undisturbed run.
+/// Returns the state after this many steps of an honest run.
 fn honest_state(steps: u64) -> ContentId {
     (0..steps).fold(first_state(), next_state)
 }

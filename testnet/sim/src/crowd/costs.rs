@@ -1,6 +1,7 @@
-//! The costs of a validator in the crowd simulator, each with the command that measured it. All
-//! validators are queues with these costs, so that waiting is computed and not assumed. The figures
-//! are of `docs/measurements/consensus.md` and `network.md`, on two shared cores.
+//! States the processor time of a validator for each kind of request in the crowd simulator, with
+//! the command that measured it. The simulator queues the requests at each validator, so waiting
+//! times are computed and not assumed. `docs/measurements/consensus.md` and `network.md` have the
+//! measurements, on two shared cores.
 
 use souk_roles::market::market_protocol::Request;
 
@@ -8,26 +9,26 @@ use souk_roles::market::market_protocol::Request;
 /// `souk bench consensus --clients 256 --signed each`.
 pub const SIGNATURE_US: u64 = 18;
 
-/// The rest of a command on the leader, in microseconds of processor time: of 29 us in the same
-/// run. On a follower it is 7; the simulator charges all of them the leader's, so it can only be
-/// too pessimistic.
+/// The rest of a command on the leader, in microseconds of processor time, out of 29 us in the same
+/// run. On a follower it is 7. The simulator charges every validator the leader's cost, so it can
+/// only be too pessimistic.
 pub const COMMAND_US: u64 = 11;
 
-/// The time from the proposal to the durable entry, in microseconds, without the way between
-/// regions: `souk bench consensus --clients 1`, its p50.
+/// The median time from the proposal to the durable entry, in microseconds, without the delay
+/// between regions: `souk bench consensus --clients 1`.
 pub const COMMIT_US: u64 = 620;
 
-/// The time of a question to the state that looks up one thing, in microseconds. It is half of what
-/// a whole command of one client takes on a follower, because nobody has measured it alone; a
-/// measurement should replace it: `souk bench consensus --clients 1`.
+/// The processor time of a question that looks up one item of the state, in microseconds. Nobody
+/// has measured it alone, so it is half of the time of a whole command of one client on a follower;
+/// a measurement should replace it: `souk bench consensus --clients 1`.
 const QUESTION_US: u64 = 100;
 
 /// The time of `Choose` and of a book for each ask, in nanoseconds, of 10,000 asks on a busy
 /// machine: `cargo run --release -p souk-roles --example choose -- 10000`.
 const ASK_NS: u64 = 700;
 
-/// The bytes of a frame beside its contents, with what noise, yamux and TCP add: a question for the
-/// time has no contents.
+/// The bytes of a frame in addition to its contents, with the overhead of noise, yamux and TCP. A
+/// question for the time has no contents.
 pub const FRAME_BYTES: u64 = 60;
 
 /// Returns the processor time of an answer, in microseconds, with this many asks in the book.

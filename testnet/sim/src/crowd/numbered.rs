@@ -1,9 +1,9 @@
-//! A table of items by their numbers, which are given in turn: finding one costs the same however
-//! many there are.
+//! A table that numbers its items in the order of their addition and finds an item by its number in
+//! constant time. The crowd simulator keeps its jobs and streams in such tables.
 
 use std::ops::Index;
 
-/// The items: see the module. A removed item leaves a place of eight bytes.
+/// Items by number. A removed item leaves a place of eight bytes.
 pub struct NumberedItems<T> {
     places: Vec<Option<Box<T>>>,
     count: usize,

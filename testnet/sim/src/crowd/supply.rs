@@ -1,5 +1,5 @@
-//! The supply and the demand of a crowd: regions with their round trips, which device each provider
-//! sells at what price, and when a buyer wants how much of which.
+//! Draws the supply and the demand of a simulated crowd: the regions of machines with their round
+//! trips, the device and the price of each provider, and the arrival, device and length of jobs.
 
 use souk_market::{Name, Price, Resources};
 
@@ -27,7 +27,7 @@ const LENGTH_MAX: u64 = 3_600_000_000;
 const LENGTH_MEDIAN: f64 = 150.0;
 const LENGTH_DEVIATION: f64 = 1.4;
 
-/// The share of all device time that buyers want in the mean, per thousand.
+/// The share of all device time that buyers demand on average, per thousand.
 const LOAD_PERMILLE: u64 = 750;
 
 /// How far demand is above its mean at noon, and below it at midnight, per thousand.

@@ -1,4 +1,4 @@
-//! Small crowds: what must hold does, and equal seeds give equal digests.
+//! Tests that small crowds keep their promises, and that equal seeds give equal digests.
 
 use souk_market::{Dtype, KindCode, Name, Price, Resources, Throughput};
 

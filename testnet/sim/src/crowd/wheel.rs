@@ -1,6 +1,6 @@
-//! Holds the events of a crowd by their time, in a hierarchical timing wheel: adding an event and
-//! taking the next one cost the same however many there are. Events of equal times come out in the
-//! order in which they were added.
+//! Stores the events of a crowd by their time, in a hierarchical timing wheel: the cost of adding
+//! an event and of taking the next one does not grow with their number. Events with equal times
+//! come out in the order in which they were added.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +13,7 @@ const LEVEL_BITS: u32 = 8;
 const LEVELS: usize = 4;
 const SLOTS: usize = 1 << LEVEL_BITS;
 
-/// The timing wheel; see the module.
+/// A queue of events by time.
 pub struct Wheel<T> {
     /// The events of the current slot and before, by time and order.
     due: BinaryHeap<Reverse<Entry<T>>>,

@@ -1,5 +1,6 @@
-//! The state of a crowd and its main loop. Each machine has the market client of a real node; the
-//! loop takes each event from the timing wheel and gives it to the core that it is for.
+//! Holds the state of a crowd and runs its main loop. Each machine has the market client of a real
+//! node; the loop takes the next event from the timing wheel and passes it to the core that it is
+//! for.
 //!
 //! All times are virtual, in microseconds from the beginning of the run. An *actor* is the index of
 //! a machine, a *node* that of a validator, and a *life* the number of a machine's process.
@@ -137,7 +138,7 @@ pub enum LeaseFrame {
     ProviderGone,
 }
 
-/// The world: see the module.
+/// The state of a crowd: its machines, jobs, streams and validators, and the queue of events.
 pub struct Crowd {
     pub config: CrowdConfig,
     pub now: u64,

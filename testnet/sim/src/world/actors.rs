@@ -48,7 +48,7 @@ pub struct Actor {
     market: MarketId,
     client: MarketClient,
     pub life: u64,
-    /// How far the clock is ahead, and its drift.
+    /// The difference of the clock from simulated time, and its drift.
     ahead_ms: i64,
     drift_ppm: i64,
     /// When the client wakes next.
@@ -66,7 +66,7 @@ pub struct Actor {
     pub role: Role,
 }
 
-/// The purpose of a machine.
+/// The role that a machine plays in the market.
 pub enum Role {
     /// The machine trades at random.
     Trader(Box<Trader>),
@@ -159,7 +159,7 @@ struct Watcher {
     account: AccountKey,
 }
 
-/// All actors.
+/// The simulated machines of all accounts.
 pub struct Actors {
     pub list: Vec<Actor>,
     random: Random,

@@ -1,6 +1,6 @@
-//! Makes the larger checks of a run: compares whole logs with each other, and checks after the
-//! healing that everything was answered, every lease is closed, and each disk replays to the common
-//! state.
+//! Makes the larger checks of a simulation: compares whole logs with each other, and checks after
+//! all faults are repaired that everything was answered, every lease is closed, and each disk
+//! replays to the common state.
 
 use souk_consensus::audit::audit;
 use souk_consensus::log::Log;
@@ -179,7 +179,7 @@ fn describe_world(world: &World) -> String {
     text
 }
 
-/// Returns the run's fingerprint: equal for equal seeds.
+/// Returns a hash of the whole run, which is equal for equal seeds.
 pub fn fingerprint(world: &World) -> Digest {
     world.checker.history_root()
 }

@@ -46,7 +46,7 @@ enum Operation {
     Asked(Waiter),
 }
 
-/// All pending operations.
+/// All operations of clients that wait for an answer.
 #[derive(Default)]
 pub struct Operations {
     next: u64,
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Gives an operation to a validator, which has yet to process it. If there is no answer, the
+    /// Gives an operation to a validator, which processes it later. If there is no answer, the
     /// client tries another. Returns false if the validator does not accept it.
     fn hand_in(&mut self, number: u64, node: usize) -> bool {
         self.schedule_event(self.now + PATIENCE_MS, Event::Retry { operation: number });

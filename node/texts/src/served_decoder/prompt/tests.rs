@@ -1,3 +1,5 @@
+//! Tests the rendering of prompts: an answer to continue, and temperatures near zero.
+
 use std::path::Path;
 
 use souk_roles::tokens::text::Message;
@@ -5,7 +7,8 @@ use souk_roles::tokens::text::Message;
 use super::*;
 use crate::open_model;
 
-/// A question, and the beginning of an answer if it should go on.
+/// Returns a request with a question, and with the beginning of an answer if the model should
+/// continue one.
 fn ask(begun: Option<&str>) -> TextRequest {
     let message = |role, content: &str| Message {
         role,

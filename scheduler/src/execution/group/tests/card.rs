@@ -1,5 +1,5 @@
-//! A device for tests with a memory of its own: what comes and goes is counted, ways may be held up
-//! or broken, room may be short.
+//! Simulates a device with its own memory for tests. It counts the transfers of tensors; tests can
+//! delay or break its paths, and limit its memory.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -14,7 +14,8 @@ use souk_vocabulary::residency::{DeviceMemory, Resident, TensorHandle};
 
 use super::*;
 
-/// A way over PCI Express, and one over a direct link that is worth it from some 100 kB on.
+/// A path over PCI Express, and one over a direct link that is worth using for tensors of more than
+/// some 100 kB.
 pub const PCIE: Path = Path {
     kind: PathKind::Pcie {
         generation: 5,
@@ -29,12 +30,12 @@ pub const LINK: Path = Path {
     bytes_per_second: 450e9,
 };
 
-/// What a card is like.
+/// The properties of a card.
 #[derive(Clone, Debug)]
 pub struct Traits {
-    /// Operators that it has; all if there are none here.
+    /// Operators that it can run; empty if it can run all.
     pub operators: Vec<&'static str>,
-    /// An operator of which it runs no subgraph that has nothing else.
+    /// An operator that it refuses in a subgraph without other operators.
     pub never_alone: Option<&'static str>,
     /// Whether tensors stay in a memory of its own.
     pub own: bool,
@@ -51,7 +52,7 @@ pub struct Traits {
     pub program_room: u64,
     /// Whether times are its own.
     pub emulated: bool,
-    /// Operations a second, and what it really does of them.
+    /// The stated operations per second, and the factor by which it is really faster.
     pub speed: f64,
     pub really: f64,
     /// Cores of this machine that it says to compute on.
@@ -78,7 +79,7 @@ impl Default for Traits {
     }
 }
 
-/// Bytes that came and went.
+/// The transfers that a card has seen, in bytes, and its operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// By [`DeviceMemory::put`].
@@ -95,9 +96,9 @@ pub struct Seen {
     pub compiled: u64,
 }
 
-/// What lets so many pass and holds up who comes after them.
+/// Lets the first callers pass, and makes later ones wait until the test lets more pass.
 pub struct Gate {
-    /// How many came, and how many may pass.
+    /// How many callers have come, and how many can pass.
     state: Mutex<(u64, u64)>,
     rung: Condvar,
 }
@@ -112,20 +113,20 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Lets no more than so many pass, counted from the beginning.
+    /// Lets `count` callers pass, counted from the beginning.
     pub fn let_pass(&self, count: u64) {
         lock(&self.state).1 = count;
         self.rung.notify_all();
     }
 
-    /// Waits until so many have come since the beginning, held up or not.
+    /// Waits until `count` callers have come since the beginning, including those that wait.
     pub fn until_came(&self, count: u64) {
         let state = lock(&self.state);
         let waited = self.rung.wait_while(state, |state| state.0 < count);
         drop(waited.unwrap());
     }
 
-    /// How many have come.
+    /// Returns how many callers have come.
     pub fn came(&self) -> u64 {
         lock(&self.state).0
     }
@@ -150,15 +151,15 @@ struct Inner {
     seen: Mutex<Seen>,
     runs: AtomicU64,
     broken: AtomicBool,
-    /// How many times as long as before it takes; 0 for once.
+    /// The factor by which its runs take longer than at first; 0 means 1.
     slower: AtomicU32,
-    /// What comes by put or take.
+    /// The gate of tensors that come by put or take.
     into: Gate,
-    /// What is run.
+    /// The gate of runs.
     running: Gate,
 }
 
-/// The device.
+/// A simulated device with its own memory.
 #[derive(Clone)]
 pub struct Card {
     inner: Arc<Inner>,
@@ -239,12 +240,12 @@ impl Card {
         &self.inner.running
     }
 
-    /// From now on it takes so many times as long as it did at first.
+    /// Makes all later runs take `times` as long as at first.
     pub fn slow_down(&self, times: u32) {
         self.inner.slower.store(times, Ordering::SeqCst);
     }
 
-    /// What it was lost by is over.
+    /// Repairs the card after a loss.
     pub fn mend(&self) {
         self.inner.broken.store(false, Ordering::SeqCst);
     }
@@ -474,7 +475,7 @@ impl Drop for CardProgram {
 }
 
 impl CardProgram {
-    /// What a run takes now.
+    /// Returns the present duration of a run that took `time` at first.
     fn took(&self, time: Duration) -> Duration {
         time * self.card.inner.slower.load(Ordering::SeqCst).max(1)
     }

@@ -1,4 +1,4 @@
-//! Devices that become slower, or as quick as they were, between two requests.
+//! Tests that a group follows devices that become slower, or fast again, between two requests.
 
 use super::card::{Card, Traits};
 use super::own_memory::{TENSOR, model, node, runner};
@@ -6,7 +6,7 @@ use super::streams::products;
 use super::*;
 use crate::execution::Stream;
 
-/// Products that do not need each other.
+/// Returns a graph of ten independent products.
 fn beside() -> ModelProto {
     let names: Vec<String> = (0..10).map(|at| format!("y{at}")).collect();
     let products = names.iter().map(|name| node("MatMul", &["x", "a"], name));
@@ -22,7 +22,7 @@ fn pair() -> [Card; 2] {
     [Card::new("one", traits.clone()), Card::new("other", traits)]
 }
 
-/// Operators that each device ran.
+/// Returns the number of operators that each device ran.
 fn operators(ran: &RunResult) -> [u64; 2] {
     let of = |name: &str| ran.report.devices.get(name).map_or(0, |it| it.operators);
     [of("one (emulated)"), of("other (emulated)")]
@@ -34,14 +34,15 @@ fn in_stream(runner: &Runner, stream: &Stream, task: &Task) -> RunResult {
     ran.unwrap()
 }
 
-/// How many requests it takes until the work is shared so, and stays.
+/// Returns the number of requests after which the work is divided as wanted, and stays so.
 fn until(wanted: [u64; 2], request: impl Fn() -> RunResult) -> usize {
     let shared: Vec<[u64; 2]> = (0..20).map(|_| operators(&request())).collect();
     let last = shared.iter().rposition(|shared| *shared != wanted);
     last.map_or(0, |last| last + 1)
 }
 
-/// The same where a device becomes four times slower, and then where it is as quick as before.
+/// Returns the number of requests until the work is divided anew: after a device becomes four times
+/// slower, and after it is as fast as before.
 fn slower_and_back(device: &Card, request: impl Fn() -> RunResult) -> [usize; 2] {
     until([5, 5], &request);
     device.slow_down(4);
@@ -100,7 +101,7 @@ fn a_stream_follows_a_device_that_becomes_slower_after_three_requests_and_back()
     assert_eq!(slower_and_back(&other, request), [3, 3]);
 }
 
-/// Ten products in a row, each with a weight of its own.
+/// Returns a chain of ten products, each with its own weight.
 fn weighed() -> ModelProto {
     let mut model = products();
     let graph = model.graph.as_mut().unwrap();

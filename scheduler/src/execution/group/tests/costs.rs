@@ -1,5 +1,5 @@
-//! A profile that is wrong of one class of operators is corrected for it alone, and placement
-//! follows.
+//! Tests that a group corrects a profile that is wrong about one class of operators, for that class
+//! only, and then places operators accordingly.
 
 mod single_history;
 
@@ -32,7 +32,7 @@ use crate::planning::node_seconds;
 /// Channels, and pixels of a side.
 const CHANNELS: usize = 8;
 const SIDE: usize = 16;
-/// How many times as long as its profile says the second device takes for the wrong class.
+/// The factor by which the second device takes longer than its profile says for the wrong class.
 const WRONG: f64 = 8.0;
 
 fn profile() -> Profile {
@@ -48,7 +48,8 @@ fn profile() -> Profile {
     profile
 }
 
-/// Takes for each node what its profile says, but more for those whose names begin so.
+/// A device that takes the time of its profile for each node, but longer for nodes whose names
+/// begin with `wrong`.
 struct Uneven {
     inner: EmulatedDevice,
     seconds: Arc<BTreeMap<String, f64>>,
@@ -139,8 +140,8 @@ fn weight(name: &str, dims: &[usize]) -> TensorProto {
     }
 }
 
-/// Stages of two convolutions that do not need each other and their sum: one by channel, one of
-/// nine taps, one of one tap.
+/// Returns three stages, each with two independent convolutions and their sum: depthwise, with nine
+/// taps, and with one tap.
 fn convolutions() -> (ModelProto, Vec<usize>) {
     let int = |name: &str, value: i64| AttributeProto {
         name: Some(name.to_owned()),
@@ -182,7 +183,7 @@ fn convolutions() -> (ModelProto, Vec<usize>) {
     (model(nodes, weights, &last), vec![1, CHANNELS, SIDE, SIDE])
 }
 
-/// The same of a small and a large product.
+/// Returns two such stages: one of small products, and one of large products.
 fn products() -> (ModelProto, Vec<usize>) {
     let (mut nodes, mut weights, mut last) = (Vec::new(), Vec::new(), "x".to_owned());
     let kinds = [("small", [64, 64]), ("large", [64, 256])];
@@ -223,7 +224,8 @@ fn model(nodes: Vec<NodeProto>, weights: Vec<TensorProto>, output: &str) -> Mode
     }
 }
 
-/// Two devices of one profile, of which the second takes longer for what is named so.
+/// Returns a group of two devices with equal profiles, of which the second takes longer for nodes
+/// whose names begin with `wrong`.
 fn device_group(wrong: &'static str, (model, dims): (ModelProto, Vec<usize>)) -> (Runner, Task) {
     let store = Arc::new(Store::in_memory(1 << 22));
     let bytes = encode_model(&model);
@@ -276,7 +278,8 @@ fn device_group(wrong: &'static str, (model, dims): (ModelProto, Vec<usize>)) ->
     (runner, task)
 }
 
-/// What the second device's profile is corrected by for the first operator of a name.
+/// Returns the factor by which the second device's profile is corrected for the first operator with
+/// a name.
 fn factor(costs: &CostHistory, task: &Task, model: &ModelProto, name: &str) -> Option<f64> {
     let input = &task.inputs["x"];
     let bindings = Bindings::new().with_input("x", input.dtype(), input.dims());
@@ -294,7 +297,8 @@ fn runs(runner: &Runner, task: &Task, count: usize) -> Vec<RunResult> {
     (0..count).map(|_| runner.run(task).unwrap()).collect()
 }
 
-/// Ten runs of which one class is wrong on the second device: makespans, and what was learned.
+/// Runs a task ten times while the second device's profile is wrong about one class, and asserts
+/// the makespans and the learned corrections.
 fn corrected(wrong: &'static str, built: (ModelProto, Vec<usize>), names: &[&str]) {
     let (model, dims) = built;
     let (runner, task) = device_group(wrong, (model.clone(), dims.clone()));

@@ -1,4 +1,5 @@
-//! Nodes that ask for a device.
+//! Tests nodes that require a device: they run there if it exists and can run them, and the report
+//! says if it does not exist.
 
 use souk_onnx::StringStringEntryProto;
 
@@ -6,7 +7,7 @@ use super::card::{Card, Traits};
 use super::own_memory::{alone, beside, runner};
 use super::*;
 
-/// Both products and all else, one of them ten times as fast.
+/// Returns two devices that can run all operators, of which one is ten times as fast.
 fn device_group(traits: Traits) -> (Card, Card) {
     let slow = Traits {
         speed: Traits::default().speed / 10.0,
@@ -18,12 +19,12 @@ fn device_group(traits: Traits) -> (Card, Card) {
     )
 }
 
-/// The graph, each of whose nodes asks for a device of these names.
+/// Returns the graph with a requirement for these devices on each node.
 fn asking(words: &str) -> ModelProto {
     with("souk.device", words)
 }
 
-/// The graph, each of whose nodes has this in its metadata.
+/// Returns the graph with this metadata on each node.
 fn with(key: &str, words: &str) -> ModelProto {
     let mut model = beside();
     for node in &mut model.graph.as_mut().unwrap().node {

@@ -1,4 +1,5 @@
-//! Fragments against the plan they are cut from: nobody waits for what lies in the middle of one.
+//! Tests the fragments into which a group cuts a plan: they keep the times of the plan, and no
+//! device waits for a value that is complete before its fragment ends.
 
 use proptest::prelude::*;
 
@@ -8,11 +9,11 @@ use super::seeded::{drawn, graph};
 use super::*;
 use crate::execution::timeline::{Span, SpanKind};
 
-/// Runs in which a group learns what its devices take.
+/// The number of runs in which a group learns the times of its devices.
 const LEARNING_RUNS: usize = 4;
 
-/// When the planner expects the end of a task by what is known now, before it is cut into
-/// fragments, and what the fragments promise.
+/// Returns two expected durations of a task by present knowledge: the planner's, before the plan is
+/// cut into fragments, and that of the fragments.
 fn planned(runner: &Runner, task: &Task) -> (Duration, Duration) {
     let device_group = group_of(runner);
     let speeds = device_group.lock_speeds().clone();
@@ -31,7 +32,8 @@ fn planned(runner: &Runner, task: &Task) -> (Duration, Duration) {
     (Duration::from_secs_f64(placed.makespan_seconds), expected)
 }
 
-/// Within a tenth, and the wait for which no fragment is cut.
+/// Returns whether a duration is within a tenth of the planned one, plus one handover, for which
+/// the group cuts no fragment.
 fn is_near(found: Duration, planned: Duration) -> bool {
     found > planned.mul_f64(0.9) && found < planned.mul_f64(1.1) + links::HAND_OVER
 }
@@ -78,7 +80,7 @@ fn another_device_begins_with_what_was_made_in_the_middle() {
     );
 }
 
-/// Whether each device ran its fragments in the order of the plan.
+/// Returns whether each device ran its fragments in the order of the plan.
 fn as_planned(runner: &Runner, task: &Task, ran: &RunResult) -> bool {
     let device_group = group_of(runner);
     let plan = device_group.plan_for_task(task, None).unwrap();
@@ -169,9 +171,8 @@ fn device() -> impl Strategy<Value = Traits> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// On any graph and group the fragments promise an end within a tenth of what the planner
-    /// expects of the tasks, and run to it in the devices' own time, whoever answers first
-    /// meanwhile.
+    /// On any graph and group, the fragments promise an end within a tenth of the planner's, and
+    /// the run keeps it in the devices' own time, in whatever order their threads answer.
     #[test]
     fn fragments_end_when_the_plan_says(
         drawn in prop::collection::vec(drawn(), 4..24),

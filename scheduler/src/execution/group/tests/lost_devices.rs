@@ -1,10 +1,11 @@
-//! Devices that were lost in a run: back when they work again, out when they do not.
+//! Tests devices that a group lost in a run: they get work again once they pass a trial, and stay
+//! out if they never do.
 
 use super::card::{Card, Traits};
 use super::own_memory::{alone, assert_nothing_is_held, beside, configured};
 use super::*;
 
-/// Tries a lost device at once and then as often as this.
+/// Returns a configuration in which a lost device is tried at once, and `most` times in all.
 fn tried(most: u32) -> GroupConfig {
     GroupConfig {
         host_bytes_max: 1 << 24,
@@ -20,7 +21,8 @@ fn tried(most: u32) -> GroupConfig {
     }
 }
 
-/// A card that is lost in its first run, and a processor that does what it does far slower.
+/// Returns a card that is lost in its first run, and a far slower processor that can do the same
+/// work.
 fn devices(own: bool) -> [Card; 2] {
     let first = Traits {
         own,

@@ -1,10 +1,12 @@
-//! What a group makes small: the time of a run, or its joules.
+//! Tests the objectives of a group: the shortest time of a run, or the fewest joules within a
+//! deadline.
 
 use souk_vocabulary::profile::Power;
 
 use super::*;
 
-/// Two devices: one quick that draws much, one slow that draws little for the same work.
+/// Returns two devices: a fast one that draws much power, and a slow one that needs less energy for
+/// the same work.
 fn unlike(objective: Objective, failures: f64) -> (Runner, Task) {
     let (_, task) = device_group(&[0.0]);
     let store = Arc::new(Store::in_memory(1 << 20));

@@ -1,4 +1,5 @@
-//! Devices with memories of their own: what stays, what crosses, what is lost and made again.
+//! Tests devices with their own memory: which tensors stay there, which are transferred, and which
+//! a run computes again after a device is lost.
 
 use super::card::{Card, Traits};
 use super::*;
@@ -108,7 +109,7 @@ pub fn group_of(runner: &Runner) -> &DeviceGroup {
     }
 }
 
-/// Nothing is held anywhere once the prefetcher has come to rest.
+/// Asserts that no memory holds a tensor once the prefetcher is idle.
 pub fn assert_nothing_is_held(runner: &Runner, cards: &[&Card]) {
     let device_group = group_of(runner);
     device_group.prefetcher.wait_until_idle();
@@ -137,7 +138,8 @@ pub fn processor(label: &str, operators: &[&'static str]) -> Card {
     Card::new(label, traits)
 }
 
-/// Products of `h1 = x a` and of what a processor makes of it meanwhile.
+/// Returns a graph of products that read `h1 = x a`, and of a `Relu` that a processor computes at
+/// the same time.
 pub fn beside() -> ModelProto {
     let nodes = vec![
         node("MatMul", &["x", "a"], "h1"),
@@ -225,7 +227,7 @@ fn linked_cards_hand_over_without_the_host() {
     }
 }
 
-/// A chain takes as long on two cards as on one, and the crossing besides.
+/// A chain takes as long on two cards as on one, plus the transfer between them.
 #[test]
 fn a_chain_runs_whole_on_the_best_of_the_cards() {
     let cards = ["one", "two"].map(|label| card(label, &["MatMul", "Relu"]));
@@ -405,7 +407,8 @@ fn what_the_next_fragment_reads_comes_before_the_one_before_it_has_ended() {
     assert_nothing_is_held(&runner, &[&gpu, &cpu]);
 }
 
-/// A card that keeps `h1` and `k1` for its last products has to read two others in between.
+/// Returns a graph for a card with little room: it must keep `h1` and `k1` for its last products,
+/// and read two other tensors in between.
 fn tight() -> ModelProto {
     let nodes = vec![
         node("MatMul", &["x", "a"], "h1"),

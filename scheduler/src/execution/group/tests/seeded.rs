@@ -1,4 +1,5 @@
-//! Graphs, groups and failures by seed: what comes out is what one processor alone makes of it.
+//! Tests random graphs on random groups with random failures: the results must equal those of a
+//! single processor.
 
 use proptest::prelude::*;
 
@@ -6,7 +7,7 @@ use super::card::{Card, Traits};
 use super::own_memory::{TENSOR, assert_nothing_is_held, model, node, processor, runner, sharing};
 use super::*;
 
-/// A node of a graph: its operator, and which of the values before it it reads.
+/// A node of a random graph: its operator, and which of the earlier values it reads.
 #[derive(Clone, Debug)]
 pub struct Drawn {
     pub operator: &'static str,
@@ -18,7 +19,7 @@ pub fn drawn() -> impl Strategy<Value = Drawn> {
     (operators, [0usize..100, 0..100]).prop_map(|(operator, reads)| Drawn { operator, reads })
 }
 
-/// A graph over `x` whose numbers stay exact: products are by a half.
+/// Builds a graph over `x` whose numbers stay exact: its products multiply by a half.
 pub fn graph(drawn: &[Drawn], outputs: usize) -> ModelProto {
     let mut values = vec!["x".to_owned()];
     let mut nodes = Vec::new();
@@ -76,8 +77,8 @@ pub fn traits() -> impl Strategy<Value = Traits> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// On any group, however its ways and rooms are and whichever of its devices fail: results are
-    /// those of one processor, nothing is held afterwards, and bytes that passed are counted once.
+    /// On any group, with any paths, rooms and failing devices: the results are those of one
+    /// processor, no memory holds a tensor afterwards, and each transferred byte is counted once.
     #[test]
     fn any_group_gives_what_one_processor_gives(
         drawn in prop::collection::vec(drawn(), 2..14),

@@ -1,5 +1,5 @@
-//! Devices that share cores, beside a naive model of what they then take: a group that learns is
-//! never slower than its best device.
+//! Tests devices that compute on the same cores, against a naive model of their times: a group that
+//! has learnt must never be slower than its best device.
 
 use proptest::prelude::*;
 
@@ -18,26 +18,27 @@ fn cores_of(devices: &[GroupDevice], available: usize) -> CoreSharing {
     CoreSharing::new(&used, available)
 }
 
-/// Runs in which a group learns; of the last ones each has to be right.
+/// The number of runs in which a group learns, and of the last runs, each of which must be right.
 const RUNS: usize = 16;
 const LAST: usize = 3;
-/// Cores of the machine, and of them those that each device computes on that computes on any.
+/// The cores of the machine, and of each device that computes on the machine's cores.
 const MACHINE: usize = 2;
 const OWN: usize = 2;
-/// Steps of the naive model in the time that all fragments take one by one.
+/// The steps of the naive model in the total time of all fragments.
 const STEPS: f64 = 5_000.0;
 
-/// What a device really takes.
+/// The true times of a device.
 #[derive(Clone, Debug)]
 struct Truth {
-    /// Of what its profile says, by operator; then how much longer beside others on its cores.
+    /// For each operator, the factor of its time relative to the profile, and the factor by which
+    /// it takes longer next to others on its cores.
     factors: [(f64, f64); 4],
     on_cores: bool,
 }
 
 const OPERATORS: [&str; 4] = ["MatMul", "Relu", "Add", "Neg"];
 
-/// A group, and what its devices really take for each node: alone and beside others.
+/// A group, and the true times of its devices for each node: alone, and next to others.
 struct World {
     runner: Runner,
     task: Task,
@@ -100,7 +101,7 @@ impl World {
         group_of(&self.runner)
     }
 
-    /// Teaches what a device takes alone, operator by operator.
+    /// Teaches the group the times of a device that computes alone, operator by operator.
     fn teach(&self, device: usize) {
         let device_group = self.device_group();
         let speeds = device_group.lock_speeds().clone();
@@ -166,7 +167,8 @@ impl World {
         (expected, makespan, devices.len())
     }
 
-    /// Steps of equal length, in each of which every fragment at work goes on as it can.
+    /// Simulates a run in steps of equal length, in each of which every running fragment makes
+    /// progress.
     fn simulate(&self, plan: &ExecutionPlan) -> (Vec<FragmentUsage>, f64) {
         let count = plan.fragments.len();
         let device = &plan.schedule.device;
@@ -332,7 +334,7 @@ fn a_promise_follows_what_fragments_take_alone_though_their_plan_is_kept() {
     promises_hold(&drawn, &truths);
 }
 
-/// The last runs of a group that learned end when they were promised to.
+/// Asserts that the last runs of a group that has learnt end at their promised time.
 fn promises_hold(drawn: &[(&'static str, [usize; 2])], truths: &[[(f64, f64); 4]]) {
     let drawn: Vec<Drawn> = drawn
         .iter()
@@ -402,9 +404,8 @@ fn truth() -> impl Strategy<Value = Truth> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever devices, which were seen alone, take beside each other, and however far their
-    /// profiles are off: a group that has learned ends no later than its best device would, and
-    /// when it says.
+    /// With any true times of devices that were measured alone, and any errors of their profiles: a
+    /// group that has learnt ends no later than its best device, and at the time that it promised.
     #[test]
     fn a_group_is_never_slower_than_its_best_device(
         drawn in prop::collection::vec(drawn(), 4..16),

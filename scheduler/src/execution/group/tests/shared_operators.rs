@@ -1,4 +1,5 @@
-//! Operators that cards share: what their parts read and make stays in the cards' own memories.
+//! Tests operators that devices with their own memory share: the inputs and outputs of each part
+//! stay in that memory if no other device needs them.
 
 use super::card::{Card, Gate, PCIE, Traits};
 use super::own_memory::{
@@ -7,7 +8,7 @@ use super::own_memory::{
 use super::*;
 use crate::planning::time::NEVER;
 
-/// Bytes of the host that a group may use, and no disk.
+/// The bytes of host memory that a group can use, and no disk.
 const HOST: (u64, Option<(PathBuf, u64)>) = (1 << 24, None);
 
 fn linked(label: &str, group: Option<u8>) -> Card {
@@ -18,7 +19,7 @@ fn linked(label: &str, group: Option<u8>) -> Card {
     Card::new(label, traits)
 }
 
-/// A product that a device begins with, one that all share, and one that reads what came of it.
+/// Returns a product that one device computes, one that all share, and one that reads both results.
 fn between() -> ModelProto {
     let nodes = vec![
         node("MatMul", &["x", "x"], "h"),
@@ -32,7 +33,7 @@ fn halves() -> Sharing {
     Sharing::Given(vec![1.0, 1.0])
 }
 
-/// What a model gives on one device, for the inputs of a task.
+/// Returns the outputs of a model on one device, for the inputs of a task.
 fn alone(model: &ModelProto, task: &Task) -> BTreeMap<String, Tensor> {
     let host = processor("host", &[]);
     let (runner, whole) = sharing(&[&host], model, Sharing::Never, HOST);
@@ -40,8 +41,8 @@ fn alone(model: &ModelProto, task: &Task) -> BTreeMap<String, Tensor> {
     runner.run(&Task { inputs, ..whole }).unwrap().outputs
 }
 
-/// Runs a task of which the first card runs so many fragments before the two share one: neither
-/// goes on before the other is at its part, which it else might take as well.
+/// Runs a task in which the first card runs `before` fragments before the two cards share one. Each
+/// card waits until the other has begun its part; otherwise it could take both parts.
 fn side_by_side(cards: [&Card; 2], before: u64, runner: &Runner, task: &Task) -> RunResult {
     let gates = cards.map(Card::running);
     let came = gates.map(Gate::came);
@@ -121,12 +122,12 @@ fn rows_of_the_jobs_input_come_from_the_host_once() {
     assert_nothing_is_held(&runner, &[&one, &other]);
 }
 
-/// What so many bytes take between the host and a card.
+/// Returns the time of a transfer between the host and a card.
 fn way(bytes: u64) -> Duration {
     PCIE.latency + Duration::from_secs_f64(bytes as f64 / PCIE.bytes_per_second)
 }
 
-/// What the busiest device computed.
+/// Returns the busy time of the busiest device.
 fn busiest(ran: &RunResult) -> Duration {
     let devices = ran.report.devices.values();
     Duration::from_micros(devices.map(|device| device.busy_micros).max().unwrap())
@@ -161,7 +162,7 @@ fn each_way_of_what_parts_read_and_make_is_in_the_devices_time_once() {
     }
 }
 
-/// When a run that shares is expected to end as it is decided to share.
+/// Returns the duration of a shared run that the decision to share expects.
 fn price(runner: &Runner, task: &Task) -> Duration {
     let device_group = group_of(runner);
     let (setting, speeds) = (

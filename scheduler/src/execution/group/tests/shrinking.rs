@@ -1,4 +1,4 @@
-//! Memory that shrinks and grows while a run is under way.
+//! Tests runs whose memory limit shrinks and grows while they are in progress.
 
 use super::card::{Card, Gate, Traits};
 use super::own_memory::{
@@ -7,7 +7,8 @@ use super::own_memory::{
 };
 use super::*;
 
-/// Two processors that share the host's memory, and a folder for what has no room there.
+/// Returns two processors that share the host's memory, and a folder for tensors that do not fit
+/// there.
 fn sharing(spill: &std::path::Path) -> ([Card; 2], Runner, Task) {
     let cards = [processor("one", &["MatMul"]), processor("other", &["Relu"])];
     let spill = Some((spill.to_owned(), 1 << 20));
@@ -15,7 +16,7 @@ fn sharing(spill: &std::path::Path) -> ([Card; 2], Runner, Task) {
     (cards, runner, task)
 }
 
-/// Lets a device go on, also where what goes on meanwhile panics.
+/// Lets a device continue when it is dropped, even after a panic.
 struct Released<'a>(&'a Gate);
 
 impl Drop for Released<'_> {
@@ -24,7 +25,7 @@ impl Drop for Released<'_> {
     }
 }
 
-/// Runs a task; `meanwhile` goes on while the second run of the first device is held up.
+/// Runs a task, and calls `meanwhile` while the first device's second run waits.
 fn held_up(
     cards: &[Card; 2],
     runner: &Runner,

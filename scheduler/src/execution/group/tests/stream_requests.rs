@@ -1,4 +1,5 @@
-//! Requests of a stream, each a run of its own: several under way, each told what it took.
+//! Tests streams in which each request is a run of its own: several requests run at the same time,
+//! and each has its own report, cancellation and error.
 
 use super::card::{Card, Traits};
 use super::own_memory::{TENSOR, alone, assert_nothing_is_held, model, node, processor, runner};
@@ -9,7 +10,7 @@ use crate::execution::timeline::{Span, SpanKind, Timeline};
 
 const REQUESTS: usize = 6;
 
-/// Two products, and what follows them.
+/// Returns a chain of two products and two other operators.
 fn line() -> ModelProto {
     let nodes = vec![
         node("MatMul", &["x", "a"], "h1"),
@@ -20,7 +21,7 @@ fn line() -> ModelProto {
     model(nodes, &["y"])
 }
 
-/// A card for the first stage of it, and one for the other.
+/// Returns a card for the products, and one for the other operators.
 fn cards() -> [Card; 2] {
     let like = |operators: &[&'static str]| Traits {
         operators: operators.to_vec(),
@@ -43,7 +44,7 @@ fn run(runner: &Runner, stream: &Stream, task: &Task) -> Result<RunResult, TaskE
     runner.run_in_stream(stream, task, owned(), &Cancel::default())
 }
 
-/// Runs so many requests with as many under way as the stream should have.
+/// Runs all requests, with as many at the same time as the stream should have.
 fn run_all(runner: &Runner, stream: &Stream, task: &Task) -> Vec<RunResult> {
     let (next, rans) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -59,7 +60,7 @@ fn run_all(runner: &Runner, stream: &Stream, task: &Task) -> Vec<RunResult> {
     rans.into_inner().unwrap()
 }
 
-/// Microseconds that each device computed, by a report.
+/// Returns the busy microseconds of each device in a report.
 fn busy(report: &Report) -> BTreeMap<String, u64> {
     let devices = report.devices.iter();
     let each = devices.map(|(name, device)| (name.clone(), device.busy_micros));
@@ -219,12 +220,12 @@ fn a_request_that_fails_wherever_it_runs_is_told_why() {
     assert_nothing_is_held(&runner, &[&one, &other]);
 }
 
-/// What cannot be cut.
+/// Returns a model that cannot be cut.
 fn product() -> ModelProto {
     model(vec![node("MatMul", &["x", "a"], "y")], &["y"])
 }
 
-/// Cards that do a product this many times slower than the fastest of them.
+/// Returns two cards, each slower than the fastest speed by its factor.
 fn unlike(slower: [f64; 2]) -> [Card; 2] {
     let card = |name: &str, slower: f64| {
         let speed = slow().operations_per_second / slower;

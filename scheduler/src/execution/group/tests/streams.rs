@@ -1,5 +1,5 @@
-//! Streams of requests: where what is between stages lies, what it takes to get there, and what
-//! stages teach.
+//! Tests streams of requests: where the tensors between stages are held, how they are transferred,
+//! and what the group learns from the stages.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::execution::Stream;
 use crate::execution::timeline::{Span, SpanKind};
 
 const REQUESTS: u64 = 8;
-/// How often, a millisecond apart, what should come at once is looked for.
+/// The number of tries, one each millisecond, within which an expected event must happen.
 const PATIENCE: u32 = 10_000;
 
-/// Two products, and what follows them.
+/// Returns a chain of two products and two other operators.
 fn line(outputs: &[&str]) -> ModelProto {
     let nodes = vec![
         node("MatMul", &["x", "a"], "h1"),
@@ -44,7 +44,7 @@ fn cards(group: Option<u8>, emulated: bool) -> [Card; 2] {
     ]
 }
 
-/// So many requests like the task; gives their answers.
+/// Streams this many requests with the inputs of the task, and returns the answers.
 fn streamed(runner: &Runner, task: &Task, requests: u64) -> Vec<BTreeMap<String, Tensor>> {
     let mut answers = Vec::new();
     let requests = (0..requests).map(|_| task.inputs.clone());
@@ -223,7 +223,7 @@ fn a_stream_that_fails_leaves_nothing_behind() {
     }
 }
 
-/// Ten products in a row.
+/// Returns a chain of ten products.
 pub fn products() -> ModelProto {
     let value = |at: usize| format!("h{at}");
     let mut nodes = vec![node("MatMul", &["x", "a"], "h1")];
@@ -231,7 +231,7 @@ pub fn products() -> ModelProto {
     model(nodes, &["h10"])
 }
 
-/// How many of them each device is given of a request that comes now.
+/// Runs one request, and returns the number of its operators that each device ran.
 fn products_of(runner: &Runner, task: &Task) -> BTreeMap<String, u64> {
     let cancel = Cancel::default();
     let ran = runner.run_in_stream(&Stream::default(), task, Precedence::default(), &cancel);
@@ -418,8 +418,8 @@ fn who_panics_with_an_answer_or_a_request_ends_the_stream() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// On any group, however its ways and rooms are, answers are those of one processor, in order;
-    /// nothing is held afterwards, and bytes that passed are counted once.
+    /// On any group, with any paths and rooms: the answers are those of one processor, in order; no
+    /// memory holds a tensor afterwards, and each transferred byte is counted once.
     #[test]
     fn any_group_streams_what_one_processor_gives(
         drawn in prop::collection::vec(drawn(), 2..14),

@@ -1,4 +1,5 @@
-//! Ways between memories that are held up, and what goes on beside them.
+//! Tests transfers between memories: a slow path must not delay others, and waiting transfers are
+//! combined and ordered by urgency.
 
 use souk_memory::location::Location;
 use souk_memory::space::SpaceConfig;
@@ -62,7 +63,8 @@ fn a_way_that_is_held_up_holds_up_no_other() {
     assert_eq!((slow.seen().put, fast.seen().put), (2 * TENSOR, 2 * TENSOR));
 }
 
-/// A group's memories with so many tensors on the host, and who moves them.
+/// Returns a group's memories with this many tensors on the host, and the prefetcher that moves
+/// them.
 fn moving(cards: &[&Card], count: u8) -> (Arc<Memories>, Vec<HeldTensor>, Prefetcher, Arc<RunLog>) {
     let memories = Arc::new(opened(cards, 1 << 20, None));
     let kept = (0..count).map(|value| adopt(&memories, value.into()));
@@ -160,7 +162,7 @@ fn what_is_awaited_goes_at_once_and_what_is_planned_for_its_way_after_it() {
     assert_eq!(gpu.seen().put, 3 * TENSOR);
 }
 
-/// A pipe where the disk's file is to be written holds up whoever writes it until it is read.
+/// A named pipe in place of the file on disk blocks its writer until the test reads it.
 #[cfg(unix)]
 #[test]
 fn others_use_the_space_while_a_tensor_is_written_to_disk() {

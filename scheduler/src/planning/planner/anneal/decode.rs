@@ -1,5 +1,5 @@
-//! Holds the current candidate of annealing with its times, and judges a change of it at the place
-//! of its effect.
+//! Holds the current candidate of the annealing planner (an order of all tasks and a device for
+//! each) with its times, and judges a change of the candidate without recomputing all times.
 //!
 //! Every task has its end and its tail: the longest path from its end to the end of all, along data
 //! and along the queue of its device. A change touches a stretch of the order; no path that begins
@@ -30,7 +30,7 @@ pub(super) struct Change {
     pub(super) devices: Vec<(u32, u32)>,
 }
 
-/// An order and an assignment worth keeping.
+/// A stored candidate: an order of the tasks, a device for each, and the makespan.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub(super) order: Vec<u32>,
@@ -38,7 +38,7 @@ pub(super) struct Snapshot {
     pub(super) makespan: Time,
 }
 
-/// The current candidate.
+/// The current candidate of annealing, with its times.
 pub(super) struct Decoder<'a> {
     pub(super) problem: &'a Problem,
     pub(super) order: Vec<u32>,

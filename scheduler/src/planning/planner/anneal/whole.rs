@@ -1,5 +1,5 @@
-//! Scores a candidate of annealing as a whole, for objectives such as price that no path through
-//! the graph decides.
+//! Scores a candidate of the annealing planner as a whole, for objectives such as price, which do
+//! not depend on the longest path through the graph.
 
 use super::super::state::{GapPolicy, PartialSchedule};
 use crate::planning::objective::{Objective, Score};

@@ -1,6 +1,6 @@
-//! Holds what a crowd's market must keep: credits must add up, each lease must close once, and no
-//! device can be sold twice. Also sums what each device earned and for how long, for fairness and
-//! prices.
+//! Checks the promises of a crowd's market: credits must add up, each lease must close exactly
+//! once, and no device can be sold twice at the same time. Also sums for how long each device was
+//! sold and at which prices, for the report.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,14 @@ use souk_market::{CloseReason, Event, LeaseId, Price, Trade};
 use super::Crowd;
 use super::seller::{Misconduct, Seller};
 
-/// What a receipt may bill beyond the work: a sixteenth, and so many microseconds, for the buyer's
-/// own measure and the ways between; and a tenth for time in which the device is held and idle.
+/// The most that a receipt can bill beyond the work: a sixteenth and this many microseconds,
+/// because the buyer measures for itself and messages take time; and a tenth of the time for which
+/// the device was held and idle.
 const UNSEEN_PART: u64 = 16;
 const UNSEEN_US: u64 = 1_000_000;
 const IDLE_PART: u64 = 10;
 
-/// The leases of a crowd's market: see the module.
+/// The leases of a crowd's market, with the sums for the report.
 pub struct Ledger {
     /// The lease that each provider's device is sold to.
     sold: Vec<Option<LeaseId>>,

@@ -1,5 +1,5 @@
-//! Plays the buyers of a crowd: each has many jobs at a time, and each job is the core of a real
-//! one, of one request to one provider.
+//! Plays the buyers of a crowd. A buyer has many jobs at a time; each job runs the core of a real
+//! job, with one request to one provider.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ pub enum JobQuestion {
     Command(Ticket),
 }
 
-/// A job.
+/// A running job of a simulated buyer.
 pub struct Job {
     pub core: JobCore,
     pub buyer: usize,

@@ -1,6 +1,6 @@
-//! Follows the leases of all jobs of a buyer, as `buyer/lease_follower.rs` of a node does: one
-//! question about all of them whenever the account changed, and one about each that is not open
-//! any more.
+//! Follows the leases of all jobs of a buyer, in the same way as a node does in
+//! `buyer/lease_follower.rs`: one question about all open leases whenever the account changed, and
+//! one question about each lease that is no longer open.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use souk_roles::market::market_protocol::{Answer, Request};
 
 use super::{Crowd, CrowdEvent};
 
-/// The pause between two looks, in microseconds: changes in it are seen together.
+/// The pause between two rounds of questions, in microseconds; one round finds all changes since
+/// the last one.
 const LOOK_PAUSE_US: u64 = 250_000;
 
 /// The leases that the jobs of one buyer follow.
@@ -19,9 +20,10 @@ const LOOK_PAUSE_US: u64 = 250_000;
 pub struct LeaseFollower {
     /// Each with the number of its job, and its last known state.
     followed: BTreeMap<LeaseId, (u64, Option<Box<Lease>>)>,
-    /// The leases of the look under way that are yet to be looked at.
+    /// The leases that the current round of questions has not asked about yet.
     left: Vec<LeaseId>,
-    /// Whether a look runs, or the pause after it, and whether another one must follow.
+    /// Whether a round of questions or the pause after it is in progress, and whether another one
+    /// must follow.
     is_looking: bool,
     looks_again: bool,
 }

@@ -1,5 +1,5 @@
-//! The streams of leases between buyers and providers: in order, with the delay between their
-//! regions, and broken when a process ends.
+//! Simulates the streams of leases between buyers and providers. They keep the order of messages,
+//! delay them by the distance of the two regions, and break when a process ends.
 
 use souk_roles::job::{self, Leg};
 use souk_roles::lease::{Opening, ProviderMessage};
@@ -23,7 +23,7 @@ pub enum Departure {
     Silent,
 }
 
-/// One stream.
+/// A stream between a job and a provider.
 pub struct LeaseLink {
     pub job: u64,
     pub leg: Leg,

@@ -1,4 +1,5 @@
-//! The report of a crowd's run: what its market did, and which promises it broke.
+//! Computes the report of a crowd's run: jobs and leases, waiting times, use of devices, prices and
+//! fairness, the load of validators, and the promises that were broken.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ const WAIT_US: u64 = 60_000_000;
 /// The fewest devices that are alike for their shares to be compared.
 const ALIKE_MIN: usize = 4;
 
-/// The report of a run.
+/// The report of a crowd's run.
 #[derive(Clone, Debug, Serialize)]
 pub struct CrowdReport {
     /// The configuration: seed, providers, buyers, minutes and validators.
@@ -44,11 +45,11 @@ pub struct CrowdReport {
     pub start_p99_s: f64,
     /// Device time of finished work, in per cent of the device time that was there.
     pub busy_percent: f64,
-    /// What an omniscient scheduler fills of it with the same demand.
+    /// The same per cent for an omniscient scheduler with the same demand.
     pub ideal_percent: f64,
-    /// Questions a second of a provider that is there.
+    /// Questions per second of a present provider.
     pub provider_questions_s: f64,
-    /// Bytes a second between it and validators, both ways.
+    /// Bytes per second between a present provider and validators, in both directions.
     pub provider_bytes_s: f64,
     /// Questions a second of a provider whose device is not sold.
     pub idle_questions_s: f64,
@@ -87,7 +88,7 @@ pub struct CrowdReport {
     pub asks_at_end: u64,
     /// Other counts by name.
     pub counts: BTreeMap<String, u64>,
-    /// Questions to validators by kind, each with the bytes of both ways.
+    /// Questions to validators by kind, each with the bytes in both directions.
     pub questions: BTreeMap<String, (u64, u64)>,
     /// The hash of the market's state, the memory of all cores, and this report.
     pub digest: String,
@@ -96,7 +97,7 @@ pub struct CrowdReport {
 }
 
 impl CrowdReport {
-    /// Sums a run up, and checks what must hold at its end.
+    /// Sums up a run, and checks the promises that must hold at its end.
     pub(in crate::crowd) fn from_world(world: &mut Crowd) -> Self {
         check_rest(world);
         let presence = Presence::of_world(world);
@@ -165,7 +166,7 @@ impl CrowdReport {
     }
 }
 
-/// Checks that all jobs and leases came to their end.
+/// Checks that no job or lease is still open at the end.
 fn check_rest(world: &mut Crowd) {
     let (leases, jobs) = (world.ledger.open_count(), world.jobs.len());
     if leases + jobs > 0 {
@@ -174,7 +175,7 @@ fn check_rest(world: &mut Crowd) {
     }
 }
 
-/// How many devices were there.
+/// The number of devices that were present in a run.
 struct Presence {
     total_us: u64,
     /// The mean number of each model, at least one if there is any.
@@ -199,8 +200,8 @@ impl Presence {
     }
 }
 
-/// Returns, in rising order, the greatest share of sold time over the least in each group of alike
-/// honest providers that were there for half of the run.
+/// Returns a ratio for each group of alike honest providers that were present for at least half of
+/// the run, in rising order: the greatest sold share of their time, divided by the least.
 fn fairness_ratios(world: &Crowd) -> Vec<f64> {
     let half = world.config.end_us() / 2;
     let mut groups = BTreeMap::<_, Vec<f64>>::new();

@@ -1,4 +1,5 @@
-//! Plays the providers of a crowd: the core of a real one, its sessions, and the device.
+//! Plays the providers of a crowd: each runs the core of a real provider, leaves and returns, and
+//! has a simulated device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,7 @@ use crate::crowd::CrowdConfig;
 use crate::crowd::supply::{self, draw_exponential};
 use crate::random::Random;
 
-/// How far the prices of like devices are from the usual one, in per cent.
+/// The maximum deviation of an ask's price from the usual price of its device, in per cent.
 const PRICE_SPREAD: u64 = 2;
 
 /// The longest lease that providers sell.
@@ -30,12 +31,12 @@ const LEASE_MAX: Millis = Millis(24 * 3_600_000);
 const IN_ORDER: u64 = 500;
 const KILLED: u64 = 300;
 
-/// A provider is away for a part of the time for which it was there, and one that vanishes stays
-/// for a part of the usual time.
+/// A provider is away for this part of the time for which it was present, and a provider that
+/// vanishes stays for this part of the usual time.
 const AWAY_PART: u64 = 8;
 const VANISHING_PART: u64 = 8;
 
-/// The fewest facts worth to shorten.
+/// The smallest number of facts for which it is worth shortening the journal.
 const FACTS_MIN: usize = 12;
 
 /// How a provider of a crowd misbehaves.
@@ -43,7 +44,7 @@ const FACTS_MIN: usize = 12;
 pub enum Misconduct {
     /// It is honest.
     None,
-    /// It comes for short, and goes without a word.
+    /// It stays only for a short time, and leaves without a message.
     Vanishes,
     /// It bills several times the time that it worked.
     Overbills,
@@ -58,21 +59,21 @@ pub enum SellerQuestion {
     Command(Ticket),
 }
 
-/// A provider: see the module.
+/// A simulated provider, present or away.
 pub struct Seller {
     pub core: Option<ProviderCore>,
     pub model: usize,
     pub price: Price,
     pub misconduct: Misconduct,
-    /// How its last process went, while there is none.
+    /// How its last process ended, while no process runs.
     pub departure: Departure,
     pub streams: BTreeSet<StreamId>,
-    /// When it came, and for how long it was there before, in microseconds.
+    /// The time of its arrival, and the total time of its earlier presences, in microseconds.
     pub came_at: u64,
     pub present_us: u64,
     pub questions: u64,
     pub bytes: u64,
-    /// Those of them while its device was not sold.
+    /// Those questions and bytes that it sent while its device was not sold.
     pub idle_questions: u64,
     pub idle_bytes: u64,
     asked: BTreeMap<CallId, SellerQuestion>,
@@ -113,7 +114,8 @@ impl Seller {
         }
     }
 
-    /// Counts questions with the bytes of both ways, of a provider whose device is sold or not.
+    /// Counts questions of a provider with the bytes in both directions, separately for times when
+    /// its device is not sold.
     pub fn count_questions(&mut self, questions: u64, bytes: u64, is_sold: bool) {
         self.questions += questions;
         self.bytes += bytes;
@@ -321,7 +323,7 @@ impl Crowd {
         }
     }
 
-    /// Carries out what a lease's sandbox does; other actions need nothing here.
+    /// Carries out the effects that concern a lease's sandbox; other actions have no effect here.
     fn carry_out_in_sandbox(&mut self, actor: usize, ticket: Ticket, action: Action) {
         let (lease, after, answer) = match action {
             Action::Sandbox { lease, .. } => (lease, 15_000, Answer::Sandboxed { slots: 1 }),

@@ -1,5 +1,5 @@
-//! The validators of a crowd: one exchange, whose commits take what measured replicas take, behind
-//! queues of questions.
+//! Simulates the validators of a crowd as one exchange, whose commits take the measured time of
+//! real replicas, and a queue of requests for each validator.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,12 +33,12 @@ impl Watch for Recorder {
 /// One validator: a queue.
 struct Validator {
     region: usize,
-    /// When it will have done what it has.
+    /// When its queue will be empty.
     free_at: u64,
     busy_us: u64,
 }
 
-/// The validators: see the module. The first leads.
+/// The validators of a crowd, of which the first is the leader.
 pub struct Validators {
     list: Vec<Validator>,
     machine: ExchangeMachine<Recorder>,
@@ -51,12 +51,12 @@ pub struct Validators {
     pub commands: u64,
     pub log_bytes: u64,
     pub wait_us_max: u64,
-    /// Questions by kind, with the bytes of both ways.
+    /// Questions by kind, with the bytes in both directions.
     pub questions: BTreeMap<&'static str, (u64, u64)>,
 }
 
 impl Validators {
-    /// Creates so many validators, one after the other in each region.
+    /// Creates this many validators, distributed over the regions in turn.
     pub fn new(count: usize, genesis: &Genesis) -> Self {
         let region = |number: usize| number % (REGIONS - 1);
         let mut ways: Vec<u64> = (0..count)
@@ -114,7 +114,7 @@ impl Validators {
         Some(validator.free_at)
     }
 
-    /// Makes every validator but one do what each does for a command.
+    /// Charges all validators but one the cost of a command.
     fn charge_others(&mut self, but: usize, now: u64) {
         for (node, validator) in self.list.iter_mut().enumerate() {
             if node != but {
@@ -214,7 +214,7 @@ impl Crowd {
         self.on_market_events();
     }
 
-    /// Lets the exchange do what is due by its clock.
+    /// Applies the changes that are due by the exchange's clock.
     pub fn on_tick(&mut self) {
         self.validators.ticks_at = None;
         self.validators.index += 1;

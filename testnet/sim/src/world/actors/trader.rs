@@ -15,7 +15,7 @@ use crate::resources::{CAPACITY, device_resources};
 /// Maximum remembered orders.
 const ORDERS_MAX: usize = 16;
 
-/// A trader: see the module.
+/// An account that trades at random.
 pub struct Trader {
     pub market: MarketId,
     /// Keys of all traders, so that two that trade can sign receipts together.

@@ -1,4 +1,5 @@
-//! One device that runs whole subgraphs by itself learns as the devices of a group do.
+//! Tests that a device that runs whole subgraphs alone learns its times in the same way as the
+//! devices of a group.
 
 use super::*;
 use crate::planning::offer::Slowness;
@@ -19,7 +20,7 @@ fn product() -> (ModelProto, Vec<usize>) {
     )
 }
 
-/// A device whose profile has convolutions wrong, and a task of each kind.
+/// Returns a device whose profile is wrong about convolutions, and a task of each kind.
 fn one() -> (Runner, [Task; 2]) {
     let store = Arc::new(Store::in_memory(1 << 22));
     let cpu = Arc::new(Cpu::new(profile(), NonZeroUsize::MIN));
@@ -62,7 +63,7 @@ fn one() -> (Runner, [Task; 2]) {
     (Runner::new("one", Arc::new(device), store, clock), tasks)
 }
 
-/// What a run took of what was expected of it.
+/// Returns the time of a run relative to the expected time.
 fn off(ran: &RunResult) -> f64 {
     let expected = ran.report.against.as_ref().unwrap().expected_micros;
     ran.busy.as_secs_f64() / Duration::from_micros(expected).as_secs_f64()
@@ -111,7 +112,8 @@ fn a_kind_of_work_that_a_profile_has_wrong_is_corrected_and_the_other_is_not() {
     assert!((off(&again.run(&convolution).unwrap()) - 1.0).abs() < 0.05);
 }
 
-/// A product, then a loop around a hyperbolic tangent whose count comes in the run.
+/// Returns a product, followed by a loop over a hyperbolic tangent whose number of rounds is known
+/// only in the run.
 fn repeated() -> ModelProto {
     let port = |name: &str, dtype: DType, dims: &[i64]| {
         let dims = dims

@@ -1,5 +1,5 @@
-//! Plays a buyer: it runs one job after another with a disk and a store. Users can stop it, its
-//! process can die, and some buyers cheat.
+//! Plays a buyer, which runs one job after another through the core of a real buyer, with a
+//! simulated disk and store. Its user can stop it, its process can crash, and some buyers cheat.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ use crate::random::Random;
 use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event as WorldEvent, World};
 
-/// The purpose of a question to the market.
+/// The reason for which a buyer asked the market a question.
 pub enum BuyerAsked {
     /// A followed lease.
     Lease,
@@ -40,7 +40,7 @@ pub enum BuyerAsked {
     Command(Ticket),
 }
 
-/// A buyer: see the module.
+/// A simulated buyer with its current job.
 pub struct Buyer {
     pub core: Option<JobCore>,
     pub key: SigningKey,

@@ -1,5 +1,5 @@
-//! Carries out the cheating of some buyers and providers: replaces or suppresses a buyer's actions,
-//! and states a wrong time for a provider's run.
+//! Carries out the cheating of simulated buyers and providers: replaces or suppresses a buyer's
+//! actions, and reports a wrong time for a provider's run.
 
 use souk_market::{AccountKey, Command, LeaseId};
 use souk_roles::clock::Micros;

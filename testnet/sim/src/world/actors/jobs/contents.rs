@@ -1,6 +1,6 @@
 //! Simulates contents, the data that buyers and providers exchange, and records who has them and
-//! who can read them. A content is an id, a length and a value. Two honest devices give different
-//! ids to one value.
+//! who can read them. A content is an id, a length and a value. Honest devices round differently,
+//! so two of them give different ids to the same value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use souk_roles::access::{Grants, Readers, Scope, ShownContents};
 /// Bytes of each content.
 pub const CONTENT_BYTES: u64 = 1_000;
 
-/// All contents: see the module.
+/// All contents, and the accounts that hold or can read them.
 #[derive(Default)]
 pub struct Contents {
     values: BTreeMap<ContentId, u64>,

@@ -1,4 +1,5 @@
-//! Checks that honest parties lose no more than docs/market.md states.
+//! Checks that simulated buyers and providers that are honest lose no more to cheating partners
+//! than docs/market.md states.
 
 use souk_market::{CloseReason, DeviceMicros, Lease, LeaseId, LeaseState, Millis, ReceiptBody};
 use souk_roles::job::plan::NoPlanKind;
@@ -23,7 +24,7 @@ const WORDS: DeviceMicros = DeviceMicros(1_000_000);
 /// ready after ten seconds.
 const HELD_MS: u64 = 30_000;
 
-/// How far a clock of an undisturbed party can be from the log's.
+/// The maximum difference between the log's clock and that of a party that no fault disturbed.
 const CLOCKS_DIFFER: Millis = Millis(5_000);
 
 impl World {

@@ -9,7 +9,7 @@ use crate::disk::SimDisk;
 
 const NAME: &str = "journal";
 
-/// A journal: see the module.
+/// A journal on a simulated disk.
 pub struct Journal {
     pub disk: SimDisk,
     length: u64,

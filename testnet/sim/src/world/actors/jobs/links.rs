@@ -30,7 +30,7 @@ pub enum Purpose {
     Offer(Ticket),
 }
 
-/// One stream.
+/// One stream between two machines.
 struct Link {
     opener: (usize, u64),
     purpose: Purpose,
@@ -40,7 +40,7 @@ struct Link {
     last: [u64; 2],
 }
 
-/// All streams.
+/// All open streams.
 #[derive(Default)]
 pub struct Links {
     next: u64,

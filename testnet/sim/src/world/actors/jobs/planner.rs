@@ -1,6 +1,6 @@
-//! Creates the computation of a simulated job, a small graph of parts, and plans it over the offers
-//! that a validator selected. It also computes the right values, with which the answers are
-//! compared.
+//! Creates the work of a simulated job, a small graph of parts, and plans it over the offers that a
+//! validator selected. It also computes the expected values, with which the simulator compares the
+//! answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -148,7 +148,7 @@ impl World {
         self.done_in(actor, 0, ticket, EffectResult::Worker(answer));
     }
 
-    /// Makes a buyer that refuses everything refuse a lease as soon as it sees it.
+    /// Makes a buyer that refuses all work dispute a lease as soon as it sees it.
     fn look_at_lease(&mut self, actor: usize, lease: &Lease) {
         let is_refused = self.has_misconduct(actor, BuyerMisconduct::Refuses) && lease.is_running();
         if let Role::Buyer(buyer) = &mut self.actors.list[actor].role

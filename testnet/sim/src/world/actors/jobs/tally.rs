@@ -9,7 +9,7 @@ use souk_memory::ContentId;
 use souk_roles::clock::Micros;
 use souk_roles::provider::Answer;
 
-/// The counts: see the module.
+/// A provider's device time by lease, and its pins by content.
 #[derive(Debug, Default)]
 pub struct WorkTally {
     busy: BTreeMap<LeaseId, Micros>,

@@ -1,13 +1,14 @@
-//! Counts naively the time that a buyer can have seen of its leases: the time with an open request,
-//! or since the lease's begin in the log if a later life of the buyer asked about it. The check of
-//! payments uses it as the limit of what the buyer pays.
+//! Computes, in a simple way, the longest time for which a buyer can have seen each of its leases
+//! at work: the time with an open request, or since the lease's begin in the log if a later process
+//! of the buyer asked about it. The check of payments uses it as the limit of what an honest buyer
+//! pays.
 
 use std::collections::BTreeMap;
 
 use souk_market::{DeviceMicros, LeaseId};
 use souk_roles::job::Leg;
 
-/// The observations: see the module.
+/// A buyer's observations of its leases.
 #[derive(Default)]
 pub struct Witness {
     /// The leases of this life's legs.
@@ -23,8 +24,8 @@ struct SeenLease {
     parts: usize,
     since: u64,
     counted: u64,
-    /// If a later life asked about the lease, because it cannot know what it missed: how far its
-    /// clock was ahead of simulated time then, at most.
+    /// Set if a later process of the buyer asked about the lease, because it cannot know what
+    /// happened before: the most by which its clock was ahead of simulated time then.
     ahead_ms: Option<i64>,
 }
 

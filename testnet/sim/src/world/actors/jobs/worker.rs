@@ -1,5 +1,5 @@
-//! Plays a provider: the core of a real one, with a disk, a store, and a device that can be
-//! dishonest.
+//! Plays a provider through the core of a real one, with a simulated disk, store and device. Some
+//! providers are dishonest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ use crate::world::{Event as WorldEvent, World};
 /// The model name of devices for jobs.
 pub const MODEL: &str = "worker";
 
-/// The purpose of a question to the market.
+/// The reason for which a provider asked the market a question.
 pub enum WorkerAsked {
     Lease(Ticket),
     Market(Ticket),
@@ -41,7 +41,7 @@ pub enum WorkerAsked {
     Command(Ticket),
 }
 
-/// A provider: see the module.
+/// A simulated provider with its device.
 pub struct Worker {
     pub core: Option<ProviderCore>,
     pub key: SigningKey,
