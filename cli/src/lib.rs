@@ -1,4 +1,6 @@
-//! The command line of `souk`, for every role of the market, and what `souk-lab` shares with it.
+//! The code of the program `souk`: it parses the command line and carries out the commands of
+//! buyers, providers, validators and operators. `souk-lab`, the program that tests and measures
+//! souk, uses the public modules.
 
 #![forbid(unsafe_code)]
 

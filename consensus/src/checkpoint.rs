@@ -1,5 +1,5 @@
-//! The checkpoint: two digests that name the state at one index. Replicas compare their
-//! checkpoints, because all of them must reach the same one.
+//! The checkpoint: the digests of a replica's history and of its state at one log index. Replicas
+//! compare their checkpoints, because all of them must reach the same one.
 
 use crate::codec::{Reader, TruncationError, Writer};
 use crate::ids::Term;

@@ -1,4 +1,5 @@
-//! Newtypes for replica ids, terms and incarnations, so that the compiler rejects a mix-up.
+//! Types for the numbers of replicas, terms (raft's leaderships) and incarnations (a replica's
+//! starts), so that the compiler rejects a mix-up.
 
 use std::fmt;
 

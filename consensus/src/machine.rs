@@ -10,7 +10,7 @@ use souk_proof::{Digest, LogTime, Position};
 use crate::ids::ReplicaId;
 use crate::voucher::{OfferedState, Tally};
 
-/// The machine cannot restore a snapshot's bytes.
+/// The error of a machine that cannot restore a snapshot's bytes.
 #[derive(Debug, thiserror::Error)]
 #[error("the state machine refused the snapshot")]
 pub struct RestoreError {
@@ -19,7 +19,7 @@ pub struct RestoreError {
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// The machine cannot apply entries from some time on.
+/// The error of a machine that cannot apply entries from some time on.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct MachineFailure {
@@ -28,7 +28,7 @@ pub struct MachineFailure {
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// The fault of a command that its author has not signed.
+/// Why a command is refused as forged: its author has not signed it.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct CommandFault {

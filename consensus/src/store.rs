@@ -1,4 +1,5 @@
-//! The data of one replica on disk: the write-ahead log and two snapshots.
+//! The data of one replica on disk: the write-ahead log and the last two snapshots. A replica
+//! starts from them.
 //!
 //! The store keeps the older snapshot and the log after it, so that an audit can replay from one
 //! snapshot to the next, and a slow replica can catch up with entries instead of a snapshot.

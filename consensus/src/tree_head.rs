@@ -1,9 +1,10 @@
-//! A tree head: the history's root at one size and the state's root there, which every replica
-//! reaches at the same entry, so that all can sign the same bytes.
+//! A tree head: the size and root of the history (a Merkle tree of all commands and results) and
+//! the root of the state, at one entry of the log. Every replica computes the same head at the same
+//! entry, so that all can sign the same bytes.
 //!
-//! One is due at the first entry in each [`WINDOW_MS`] of the log's time. Its size covers that
-//! entry. A leader whose log is silent closes a window with a tick, because entries after the head
-//! would otherwise wait for it; and it shows each [`IDLE_MS`] that the market lives.
+//! A head is due at the first entry in each [`WINDOW_MS`] of the log's time, and covers that entry.
+//! If no entry comes, the leader proposes a tick (an entry without commands): for the next window
+//! if entries wait for a head, otherwise after [`IDLE_MS`], as a sign that the market is alive.
 
 use souk_proof::tiles::TILE_BITS;
 use souk_proof::{Digest, History, LogIndex, LogTime, Tile, TileId, TreeHead};

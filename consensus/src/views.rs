@@ -1,5 +1,5 @@
-//! The *views* of a replica: its record of the digests at each checkpoint, which audits read. The
-//! store of the record may lose or damage data.
+//! The *views* of a replica: a record of the digests of its state at each checkpoint, in a separate
+//! store that may lose or damage data. Audits read it.
 //!
 //! A replica does not need the views to start, because they follow from snapshots and log.
 //! The rows form a chain: each holds a hash of itself and of the row before it. The views delete
@@ -14,7 +14,8 @@ use souk_proof::LogIndex;
 /// The prefix of the keys of checkpoints.
 const PREFIX: &[u8] = b"checkpoint/";
 
-/// The store failed, or holds rows that nobody inserted: the views must delete all rows.
+/// The error of a store that failed, or that holds rows which nobody inserted. The views must then
+/// delete all rows.
 #[derive(Debug, thiserror::Error)]
 #[error("the views can't be trusted: {cause}")]
 pub struct RowsError {
@@ -79,7 +80,7 @@ impl From<&Checkpoint> for SeenCheckpoint {
     }
 }
 
-/// Rows that no earlier run of the process can have written.
+/// Why rows cannot come from an earlier run of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowDamage {
     /// A row does not have the shape of a checkpoint's.

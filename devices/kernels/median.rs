@@ -1,11 +1,12 @@
-//! A kernel for `ai.souk.Wasm`: the median of each three neighbours along the last axis, which
-//! takes the clicks out of a signal. ONNX has no such operator. At the ends a value stays as it is.
+//! An example of a buyer's own operator, in Rust, compiled to a WebAssembly module that an
+//! `ai.souk.Wasm` node runs: the median of each three neighbours along the last axis, which removes
+//! clicks from a signal. ONNX has no such operator. At the ends a value stays as it is.
 //!
 //!     rustup target add wasm32-unknown-unknown
 //!     rustc --edition 2024 --target wasm32-unknown-unknown --crate-type cdylib -C opt-level=s \
 //!         -C panic=abort -C strip=symbols -o median.wasm devices/kernels/median.rs
 //!
-//! `median.wat` beside this file is what that made, as text.
+//! `median.wat` next to this file is the compiled module as text.
 #![no_std]
 
 use core::arch::wasm32;

@@ -1,6 +1,6 @@
-//! Measures how long a validator takes to answer `Choose`, the question by which a buyer finds the
-//! asks that suit it. Each ask is of a provider of its own; there are eight models of device, and
-//! the buyer wants one of them.
+//! Measures, for `souk bench choose`, how long a validator takes to answer `Choose`, the request by
+//! which a buyer finds the asks that suit it. In the test's book every ask belongs to another
+//! provider; the asks offer eight models of device, and the buyer wants one of them.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use souk_roles::market::demands::Demands;
 use souk_roles::market::market_protocol::{Answer, Request};
 use souk_roles::validator::questions::answer_request;
 
-/// How often the question is asked of each book; the median counts.
+/// The number of requests for each book; the median time counts.
 const TIMES: usize = 41;
 
-/// What one book took.
+/// The time of an answer from a book of one size.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct ChooseReport {
     /// Number of asks in the book.
@@ -27,7 +27,7 @@ pub struct ChooseReport {
     pub median: Duration,
 }
 
-/// Asks a book with so many asks.
+/// Measures the answer from a book with this number of asks.
 ///
 /// # Panics
 /// If the exchange refuses one of the asks, which are the same in each run.

@@ -1,5 +1,6 @@
-//! `souk bench consensus`: measures production validators in separate processes, on real disks,
-//! over the production network, under closed-loop clients.
+//! `souk bench consensus`: measures the throughput and the latency of replication. The validators
+//! are the production ones, in separate processes with real disks and the production network; each
+//! client waits for its answer before it sends the next command.
 //!
 //! The replicated state machine is a hash chain, so the benchmark measures replication rather than
 //! a market. Clients share one stream to the leader, as clients of other systems share connections.

@@ -1,10 +1,10 @@
-//! Runs the two ends of `souk bench tensors`, a holder and a taker of content in processes of their
-//! own, with bare streams and plain TCP to compare the tensor protocol with.
+//! Runs the two ends of `souk bench tensors` in separate processes: a holder that serves content
+//! and a taker that fetches it. For comparison they also send the same bytes over bare streams and
+//! plain TCP.
 //!
-//! A bare stream writes and reads bytes in large pieces, without hashing or storing them: each
-//! piece overwrites the one before it, on the runtime's own threads as in the tensor protocol. One
-//! bare stream uses the connection of the tensor protocol, another one uses a connection with
-//! libp2p's own defaults.
+//! A bare stream sends bytes in large pieces without hashing or storing them: the taker overwrites
+//! each piece with the next. One bare stream uses the connection of the tensor protocol, another
+//! one a connection with libp2p's own defaults.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,6 @@
-//! Makes one of four validators lie in each way that the protocol can express, and shows what comes
-//! of it: what two clients see, and whom their files name without a network.
+//! Makes one of four validators lie in each way that the protocol can express, and checks what
+//! follows: what two clients report, and which validator the files that they saved convict without
+//! a network.
 //!
 //! The validators are real processes, and the clients are `souk market verify`. The liar has a
 //! validator's key, so its signatures are as good as any; the other three continue without it.
@@ -62,7 +63,7 @@ pub enum Lie {
     FalseBalance,
 }
 
-/// What a lie leads to.
+/// The consequence of a lie for the liar and the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -118,7 +119,7 @@ impl Lie {
     }
 }
 
-/// What a command found.
+/// The findings of one `souk market verify`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The command's exit code.
@@ -131,7 +132,7 @@ pub struct Finding {
     pub forgers: Vec<u64>,
 }
 
-/// What came of a lie.
+/// The results of one lie.
 #[derive(Clone, Debug, Serialize)]
 pub struct LieReport {
     /// The lie.
@@ -149,7 +150,7 @@ pub struct LieReport {
     pub evidence: Vec<PathBuf>,
 }
 
-/// What came of all lies.
+/// The results of all lies.
 #[derive(Clone, Debug, Serialize)]
 pub struct LiarsReport {
     /// The lies, one after the other.
@@ -191,7 +192,7 @@ pub enum LiarsError {
     /// The validators certified no head in time.
     #[error("the validators certified no head {wanted} in time")]
     NotCertified {
-        /// Who was to sign it.
+        /// How the head should have been signed: `by all` or `without the liar`.
         wanted: &'static str,
     },
     /// A file could not be written, or `souk` did not run.
@@ -228,7 +229,7 @@ pub async fn run(binary: &Path, folder: &Path, out: &Path) -> Result<LiarsReport
     report
 }
 
-/// Where the lies are told.
+/// The program and the folders of the test.
 struct Stage<'a> {
     binary: &'a Path,
     folder: &'a Path,

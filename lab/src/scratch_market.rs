@@ -1,5 +1,6 @@
-//! Holds the shared parts of the commands that test a temporary market: they run until the test is
-//! done or the user stops it, and fail with the market's folder if the market broke a promise.
+//! Functions that the commands share that test a temporary market. They run the test until it is
+//! done or the user stops it; if the market broke a guarantee, the command fails and keeps the
+//! market's folder.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Measures how long a small job takes from its submission to its output, and how many jobs a
-//! market supports.
+//! Measures how long a small job takes from its submission to its output, and how many jobs per
+//! second a market can run.
 //!
 //! The test starts a market of real processes. Buyers submit the bundled job one after another, and
 //! each buyer times the steps. The first job of each buyer does not count, because it sends the

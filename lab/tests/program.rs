@@ -1,4 +1,5 @@
-//! Runs the built `souk-lab`.
+//! Tests the built `souk-lab` program: it prints the results of the attacks, and its help names the
+//! commands as `souk …`.
 
 use std::process::Command;
 

@@ -1,5 +1,6 @@
-//! Low-rank adapters (LoRA): for each targeted matrix W of a model two narrow ones, A and B, so
-//! that the tuned model computes with `W + alpha / rank · B·A`.
+//! Low-rank adapters (LoRA), which fine-tune a model without changing its weights: for each
+//! targeted matrix W of the model an adapter has two narrow matrices, A and B, and the tuned model
+//! computes with `W + alpha / rank · B·A`.
 //!
 //! Training changes only A and B. The files have the form of the library PEFT, which reads what
 //! souk writes; souk reads what PEFT writes, unless it uses an extension of LoRA.
@@ -36,7 +37,7 @@ pub const TARGETS: [&str; 7] = [
 /// Largest rank: that of a matrix beyond which an adapter is no smaller than the matrix.
 const RANK_MAX: usize = 1 << 14;
 
-/// What a new adapter is.
+/// The settings of a new adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterSettings {
     /// Number of rows of A and of columns of B.
@@ -116,7 +117,7 @@ pub enum AdapterError {
     Model {
         /// Name of the weight.
         name: String,
-        /// What does not fit.
+        /// How the adapter does not fit the model.
         why: &'static str,
     },
     /// The model's form does not allow it.

@@ -1,6 +1,8 @@
-//! Reads an answer as it arrives: the model's thought, its text and its tool calls.
+//! Separates a model's answer, as it arrives, into its parts: the thought (reasoning), the text and
+//! the tool calls.
 //!
-//! Models learned different forms of each. The chat template shows which form a model uses.
+//! Models mark these parts differently, for example a thought by `<think>` and `</think>` or by a
+//! channel. The chat template shows which form a model uses.
 
 mod channels;
 mod thoughts;

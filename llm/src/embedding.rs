@@ -1,6 +1,6 @@
 //! Turns texts into vectors (embeddings) with a decoder: removes the model's head, so that its last
-//! norm is the output in place of the logits. Sessions, cuts and comparisons then work as in text
-//! generation. The crate `node/texts` uses it.
+//! norm is the output in place of the logits. The rest of the model stays the same, so it runs in
+//! sessions, split over devices or not, as in text generation. The crate `node/texts` uses it.
 
 use std::collections::BTreeSet;
 

@@ -57,7 +57,7 @@ pub enum GenerationError {
     Match(#[from] MatchError),
 }
 
-/// A sequence of tokens in a session.
+/// A session of a decoder with the tokens of the text that its caches hold.
 pub struct Sequence<'a> {
     session: Box<dyn Session + 'a>,
     /// The tokens in the caches.

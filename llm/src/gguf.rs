@@ -1,4 +1,5 @@
-//! Reads GGUF files: metadata and tensors of a model in one file.
+//! Reads GGUF files, llama.cpp's format of models: metadata and tensors in one file or in several
+//! parts.
 //!
 //! The reader works within bounds: it will not reserve memory on the file's word alone, checks
 //! every length against the rest of the file, and refuses an unsupported type by its name. Blocks

@@ -1,8 +1,8 @@
 //! Determines the tokens that can come next in a text that must match a grammar: JSON of a given
 //! schema.
 //!
-//! A [`Vocabulary`] exists once a model, a [`Grammar`] once a question, and a [`TextMatcher`]
-//! follows one text. A token that ends texts is allowed only where the JSON can end.
+//! There is one [`Vocabulary`] per model and one [`Grammar`] per question; a [`TextMatcher`]
+//! follows one text. A token that ends the text is allowed only where the JSON can end.
 
 mod escape;
 mod properties;
@@ -190,7 +190,7 @@ impl Vocabulary {
     }
 }
 
-/// The texts that fulfil a schema.
+/// A compiled schema: the set of JSON texts that match it.
 pub struct Grammar {
     matcher: Box<Matcher>,
     ends: EndTokens,

@@ -1,4 +1,6 @@
-//! Language models: read from public file formats, built as ONNX decoders, run token by token.
+//! Language models: reads them from public file formats, builds them as ONNX decoders, and runs
+//! them token by token. The crate also has chat templates, tool calls, grammars, adapters (LoRA),
+//! training data, and the scoring of answers.
 //!
 //! [`model::LanguageModel`] opens a folder in the layout of Hugging Face's tools, or a GGUF file;
 //! [`decoder`] turns it into an ONNX model with states that every souk device runs, or names the

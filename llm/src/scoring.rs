@@ -1,5 +1,6 @@
-//! Reads an answer again with a reference model: whether each of its tokens is the reference's own
-//! draw, and how far the reference is from it.
+//! Scores an answer with a reference model, so that an audit can judge whether the model that was
+//! sold wrote it: the reference reads the answer again, and this module computes for each token
+//! whether the reference would have drawn it too, and otherwise how far it was from drawing it.
 //!
 //! The distance is a *shift* in units of logits: by how much the reference's logits must move
 //! against each other before it draws the given token. At temperature 0 the shift of a
@@ -9,7 +10,8 @@
 //! the odds. The point depends on the seed and the position alone, so souk's own decoder has the
 //! same one everywhere.
 //!
-//! One pass over the prompt and the answer gives all of them, whatever the answer took to write.
+//! One pass over the prompt and the answer gives the scores of all tokens, so a check costs less
+//! than the answer did.
 
 use souk_memory::Bf16;
 use thiserror::Error;
@@ -21,13 +23,13 @@ use crate::sampling::{History, LogProbabilities, Sampling};
 /// take 19 MB.
 const STEP_TOKENS: usize = 32;
 
-/// The likeliest tokens of a position whose logits are kept.
+/// The number of likeliest tokens of a position whose logits are kept.
 pub const LIKELIEST: usize = 8;
 
 /// By how much the rounding of sums changes a share.
 const RANGE_ROUNDING: f64 = 1e-12;
 
-/// How far the reference is from a given token.
+/// How far the reference was from drawing a given token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenScore {
     /// The token.
@@ -120,9 +122,9 @@ pub fn read_likeliest(
     Ok(read)
 }
 
-/// Returns by how much another version of the reference, whose logits are rounded to bf16 as many
-/// engines round them, differs from it between the likeliest logits of each position. `likeliest`
-/// is what [`read_likeliest`] read with the reference.
+/// Returns by how much the likeliest logits of each position differ between the reference
+/// (`likeliest`, from [`read_likeliest`]) and another version of it, whose logits are rounded to
+/// bf16 as many engines round them.
 ///
 /// # Errors
 /// As [`score_answer`].

@@ -1,5 +1,5 @@
-//! Converts text to tokens and back, by the tokeniser that a model brings as `tokenizer.json`. It
-//! refuses a file that exceeds its limits.
+//! Converts text to tokens and back with a model's tokeniser, its file `tokenizer.json`. It refuses
+//! a file that exceeds its limits.
 
 mod charsmap;
 mod spelling;

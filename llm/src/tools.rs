@@ -1,7 +1,8 @@
 //! Describes the tools that a model may call, for its chat template, and the forms in which models
 //! write their calls.
 //!
-//! Models learned different forms of a call. The chat template shows which form a model uses.
+//! Models write calls differently, for example as JSON between `<tool_call>` and `</tool_call>`.
+//! The chat template shows which form a model uses.
 
 mod call_reader;
 

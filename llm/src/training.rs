@@ -2,7 +2,7 @@
 //!
 //! A line is a JSON object with `text`, with `prompt` and `completion`, or with `messages`. Only
 //! what the model has to answer gets labels: all of a text, the completion, or the assistant's
-//! messages. Each example is a row of its own, filled up at its end.
+//! messages. Each example is a row of its own, padded at its end to the length of the longest.
 
 mod example;
 
@@ -22,7 +22,7 @@ pub const IGNORED: i64 = -100;
 pub struct Example {
     /// The numbers of its tokens, in their order.
     pub tokens: Vec<u32>,
-    /// For each token, whether the model has to answer it.
+    /// For each token, whether it belongs to an answer, which the model must learn.
     pub is_answer: Vec<bool>,
 }
 
@@ -58,7 +58,7 @@ pub enum ExampleError {
     Form {
         /// The line, from 1.
         line: usize,
-        /// What does not fit.
+        /// The reason, as the end of a sentence that begins with the line.
         why: &'static str,
     },
     /// The model has no template for messages.

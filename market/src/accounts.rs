@@ -1,6 +1,6 @@
 //! The rows of the exchange's ledger: one [`Account`] for each key, with its credits, the nonces
-//! (numbers used once) of its batches, and the devices that it sells as a provider. The exchange
-//! checks the nonce of every batch and the devices of every ask here.
+//! (numbers used once) of its batches, and the devices that it sells as a provider. This module
+//! also checks the nonce of every batch and the devices of every ask.
 
 use std::collections::BTreeMap;
 
@@ -121,7 +121,8 @@ impl Nonces {
     }
 }
 
-/// How much an account would lose if the exchange forgot it; the least comes first.
+/// How much an account would lose if the exchange forgot it. The exchange forgets accounts of the
+/// first rank first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum IdleRank {
     /// No credits, no orders, no requests, and no history of reputation.

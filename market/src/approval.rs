@@ -1,6 +1,6 @@
-//! A command of the market's operators that is not carried out yet, because a market can require
-//! several operators to give the same command. The exchange stores it until enough have given it or
-//! its time is over.
+//! Defines [`Approval`], a command of the market's operators that waits for more of them: a market
+//! can require several operators to give the same command. The exchange stores it until enough have
+//! given it or its time is over.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! The batch in which an account sends up to 64 commands to the exchange under one signature.
+//! Defines the batch, in which an account sends up to 64 commands to the exchange under one
+//! signature and one nonce.
 //!
 //! Checking signatures is the most expensive step, so callers must do it before and outside the
 //! exchange: [`SignedBatch::verify`] makes the [`VerifiedBatch`] that [`crate::Exchange::apply`]

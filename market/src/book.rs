@@ -1,9 +1,10 @@
 //! An order book without a market around it: it stores orders by price and, at one price, by
 //! arrival. The exchange has one for each class of devices.
 //!
-//! An order needs no allocation of its own: the slab, the levels and the index of ids grow in large
-//! steps, and their entries are reused. All references are indices into flat arrays, so the state
-//! encodes as it stands, and a restored replica continues with the same layout.
+//! An order needs no allocation of its own: the slab (the array of all orders), the price levels
+//! and the index of ids grow in large steps, and their entries are reused. All references are
+//! indices into flat arrays, so the state encodes as it stands, and a restored replica continues
+//! with the same layout.
 //!
 //! A book orders by price and time and knows nothing else. If you need an order book alone, you can
 //! combine a [`Book`], a [`Slab`] and an [`IdIndex`]:

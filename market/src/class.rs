@@ -1,7 +1,9 @@
-//! The figures that describe a device, and the class in whose book it is traded.
+//! The figures that describe a device, and the class that follows from them. A class groups similar
+//! devices, such as GPUs with 16 to 64 GiB of memory and similar speed; each class has an order
+//! book of its own.
 //!
-//! The market knows no devices: the kind is an open code with a name, both chosen by the node that
-//! measures. A class is coarse on purpose (each band spans a factor of four), so that a book has
+//! The market has no list of devices: the node that measures a device chooses the code and the name
+//! of its kind. A class is coarse on purpose (each band spans a factor of four), so that a book has
 //! depth; a bid must state its exact needs in its predicate.
 
 use std::fmt;

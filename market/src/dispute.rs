@@ -39,7 +39,7 @@ pub const DISPUTES_OPEN_OF_ONE_MAX: u32 = 4;
 /// The most weights, apart from its graph, that an accusation can name.
 pub const ACCUSED_WEIGHTS_MAX: usize = 512;
 
-/// The closed disputes that the exchange always remembers: those that closed last.
+/// The number of closed disputes that the exchange always remembers: those that closed last.
 pub const DISPUTES_CLOSED_KEPT: usize = 64;
 
 /// The most closed disputes that it remembers in all: it keeps more than

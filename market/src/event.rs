@@ -1,5 +1,5 @@
-//! The events that the exchange returns with each batch. A reader that takes them in order can
-//! follow every order, lease and balance.
+//! The events by which the exchange reports what each batch changed. A reader of all events in
+//! order knows every order, lease and balance.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,6 @@
-//! The exchange: one synchronous struct that takes batches and returns outcomes and events.
+//! Defines [`Exchange`], the market as a state machine: it takes batches of commands, changes
+//! accounts, orders and leases, and returns outcomes and events. It is synchronous and does no I/O.
+//! Most submodules carry out one kind of command, such as bids or disputes.
 
 mod admission;
 mod amend;

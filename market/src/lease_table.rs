@@ -1,9 +1,10 @@
 //! Stores the leases of the exchange, numbered in the order of opening, and finds one by its number
 //! in two array reads.
 //!
-//! They lie in small pages; a page goes when its last lease does. So leases never move, and memory
-//! depends on the leases that remain, not on all that there ever were. Two indices find the leases
-//! of an account, so that a question about one account costs nothing for those of all others.
+//! The table consists of small pages, and frees a page when its last lease is forgotten. So leases
+//! never move, and memory depends on the leases that remain, not on all that there ever were. Two
+//! indices find the leases of an account, so that a question about one account costs nothing for
+//! those of all others.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Index;

@@ -1,5 +1,6 @@
-//! The set of operators that a device runs or a bid needs, as bits numbered by the devices' own
-//! taxonomy. It has a bound, so that commands cannot fill the exchange's memory.
+//! Defines [`Operators`], the set of ONNX operators (such as `Conv`) that a device runs or a bid
+//! needs, as bits; the devices' own taxonomy numbers them. The set has a bound, so that commands
+//! cannot fill the exchange's memory. (The people who operate the market are in `governing`.)
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The asks and bids that an account can place, their limits and how long they wait, and the trades
-//! between them.
+//! Defines the asks and bids that an account can place, with their limits and the time that they
+//! wait in the book, and the trades between them.
 
 use serde::{Deserialize, Serialize};
 

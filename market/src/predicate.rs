@@ -1,6 +1,6 @@
 //! The conditions that an order sets: the demands of a bid on an ask's device, and those of an ask
-//! on its buyers. Matching checks them. They are conjunctions of bounded size and can run no user
-//! code.
+//! on its buyers. Matching checks them. All conditions must hold; their number is bounded, and they
+//! contain no code.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,11 @@
-//! Reputation: the record of an account's settled leases and proven faults.
+//! The reputation of an account: a score from 0 to 1000, with the record of its settled leases and
+//! proven faults behind it.
 //!
-//! A claim costs nothing and neither does a key, so neither changes a reputation. A settled receipt
-//! has two signatures and credits behind it: each time two accounts have settled the amount of a
-//! rule with each other, the score of each takes a step, and one counterpart can cause only a few
-//! steps. So a new key that pays a thousandth of a credit changes nothing, and many receipts from
-//! one friend can change only little.
+//! Claims and keys cost nothing, so neither changes a reputation. A settled receipt has two
+//! signatures and credits behind it: each time two accounts have settled a certain amount with each
+//! other (a rule of the market), the score of each takes a step, and one counterpart can cause only
+//! a few steps. So a new key that pays a thousandth of a credit changes nothing, and many receipts
+//! from one friend can change only little.
 
 use serde::{Deserialize, Serialize};
 

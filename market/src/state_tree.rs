@@ -3,9 +3,9 @@
 //! Validators sign it, so that anyone can prove a balance to somebody who has only the genesis.
 //!
 //! Each kind of rows has a tree of fan-out 16 ([`trie`]). Commands only note the rows that they
-//! touch; [`StateTree::update`] then hashes these and the nodes above them. So a root costs as much
-//! as was touched since the last one, not as much as there is. The trees of the last roots stay for
-//! proofs; they share all nodes that did not change.
+//! touch; [`StateTree::update`] then hashes these and the nodes above them. So the cost of a root
+//! grows with the number of rows touched since the last one, not with the size of the state. The
+//! trees of the last roots stay for proofs; they share all nodes that did not change.
 
 mod proof;
 mod touched_rows;
@@ -72,7 +72,8 @@ struct Version {
     parts: PartRoots,
 }
 
-/// The trees of the state. They follow from the state, so they are no part of it.
+/// The trees over the rows of the state. They are derived from the state, so snapshots do not
+/// contain them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StateTree {
     pub(crate) accounts: Trie<AccountLeaf>,

@@ -1,5 +1,5 @@
-//! Records the recent trades of one class of devices: last prints, candles, and a price index per
-//! unit of measured work. Quotes read it.
+//! Records the recent trades of one class of devices: the last trades one by one (prints), candles
+//! (prices per minute), and the price of a unit of measured work. Quotes read it.
 
 use std::collections::VecDeque;
 

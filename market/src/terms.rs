@@ -1,7 +1,9 @@
-//! The terms of orders besides price and quantity, stored once for all orders with equal terms.
+//! Stores the terms of orders apart from price and quantity (the resources of an ask, the demands
+//! of a bid) once for all orders with equal terms.
 //!
 //! A provider can post the same device many times, so the exchange interns its terms: an order
-//! holds a number, and the exchange computes the attributes that searches compare once per terms.
+//! holds a number, and the exchange computes only once for each set of terms the attributes that
+//! searches compare.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

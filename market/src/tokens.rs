@@ -1,4 +1,5 @@
-//! Tokens of a model that an ask sells in place of a device, and the counts of them in a receipt.
+//! Defines the terms on which an ask sells the tokens of a language model in place of a device, and
+//! the counts of tokens in a receipt.
 //!
 //! An output token is a millisecond of device time by definition, so every rule about device time
 //! holds for tokens. An ask states only how much device time the other tokens cost.
@@ -41,7 +42,8 @@ pub struct TokenTerms {
     /// The device time of a cached input token, in microseconds; at most that of another one.
     pub cached_us: u32,
     /// The device time that each second without a request costs at least after the first ten, in
-    /// microseconds; 0 for none. Where the market's reserve comes to more, that applies.
+    /// microseconds; 0 for none. If the market's own price for an unused device is higher, that
+    /// applies instead.
     pub floor_us: u32,
 }
 

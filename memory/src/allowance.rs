@@ -1,4 +1,4 @@
-//! How much of a machine's memory a cache can hold at a moment.
+//! Computes how much of a machine's memory a provider's cache of content can hold at present.
 //!
 //! Other programs come first: a cache grows into half of the free memory beyond a reserve, because
 //! another process can do the same, and it frees the memory that the reserve lacks.

@@ -1,4 +1,5 @@
-//! Content in transfer: it checks frames as they arrive, and keeps the checked ones.
+//! Receives content from other peers: checks each frame (a piece of 512 KiB) against its hash as it
+//! arrives, and keeps the correct ones.
 //!
 //! The frames can come from any peers and over any number of connections: all frames before
 //! [`Arrival::next_frame`] are complete and correct.

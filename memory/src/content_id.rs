@@ -1,4 +1,4 @@
-//! The id of a run of bytes: its BLAKE3 hash.
+//! Defines [`ContentId`], the id of some content: the BLAKE3 hash of its bytes.
 //!
 //! Anyone with the id can check the bytes, no matter which peer sent them, so an id also proves
 //! that a transfer arrived whole.

@@ -1,4 +1,4 @@
-//! Rust types for element types, including the 16-bit floats that Rust lacks.
+//! Maps Rust's number types to ONNX's element types, and defines the 16-bit floats that Rust lacks.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,5 +1,5 @@
-//! The bookkeeping of copies: every piece of content by handle, the places that have a copy, and
-//! the copies to make or drop so that content is where it is needed.
+//! Records which places (devices, host memory, disk, peers) have a copy of which content, and
+//! decides which copies to make or drop so that content is where it is needed.
 //!
 //! This module moves no bytes. Each change leaves [`Step`]s that the owner must carry out in order,
 //! even if the change was refused, because evictions can come before the refusal. A copy counts as
@@ -29,7 +29,7 @@ pub use error::HoldError;
 use transit::OngoingTransfer;
 pub use transit::Transit;
 
-/// A piece of content, in any number of places.
+/// Identifies a piece of content, of which any number of places can have a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(u64);
 

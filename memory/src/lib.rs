@@ -1,6 +1,6 @@
 //! Tensors, content ids, tensor files and the content-addressed store.
 //!
-//! Content that souk moves between devices and peers is a run of bytes named by its BLAKE3 hash, so
+//! Content (for example a tensor or a model) is a sequence of bytes named by its BLAKE3 hash, so
 //! souk need not send, store or compute anything twice, and can detect every change. [`holdings`]
 //! records which places have a copy and finds the fastest route for a new one over [`paths`];
 //! [`space`] moves the bytes. This crate does not know devices, money or the network.

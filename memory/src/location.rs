@@ -1,4 +1,5 @@
-//! Where bytes can be: the memory of a device, of this host, its disk, another peer.
+//! Defines [`Location`], a place that can hold content: the memory of a device or of this host, its
+//! disk, or another peer.
 //!
 //! Places are numbers here. Only the code that assigned a number knows which GPU or which peer's
 //! key it stands for.

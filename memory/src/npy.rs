@@ -1,4 +1,4 @@
-//! NumPy's `.npy` files, from which people provide tensors and to which they save them.
+//! Reads and writes NumPy's `.npy` files, in which users provide and receive tensors.
 //!
 //! The module reads versions 1 to 3, either byte order, and C or Fortran order. It writes version
 //! 1.0 in little-endian C order with the header padded to 64 bytes, exactly as NumPy does. It

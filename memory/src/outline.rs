@@ -1,4 +1,5 @@
-//! The hashes of a content's frames, which together make its id.
+//! The outline of some content: the hashes of its frames (pieces of 512 KiB), from which its id
+//! follows.
 //!
 //! BLAKE3 is a tree, and a frame of a power of two of bytes is one branch of it. With the hashes of
 //! all frames a receiver can verify that they belong to an id before it has a byte of the content.

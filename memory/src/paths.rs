@@ -1,4 +1,5 @@
-//! Paths between places, the time that each takes, and the best route for some number of bytes.
+//! Paths between places that can hold content (for example from the host's memory to a GPU's):
+//! estimates the time of a copy over each path, and finds the best route for a number of bytes.
 //!
 //! The figures of a path begin as declared and adapt to measurements: each transfer updates the fit
 //! of its latency and bandwidth, and the latest weigh most. A route can have several hops, so that

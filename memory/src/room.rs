@@ -1,4 +1,4 @@
-//! Memory for incoming content, and the reuse of pages of dropped content.
+//! Provides memory for incoming content, and reuses the memory pages of dropped content.
 //!
 //! Short content grows on the heap as it arrives. Long content has its own pages, large ones if the
 //! system has them, because touching a gigabyte page by page costs more than moving it. The system

@@ -1,4 +1,5 @@
-//! `.safetensors` files: several named tensors in one file, shared rather than copied.
+//! Reads and writes `.safetensors` files, which hold several named tensors. Tensors share the bytes
+//! of the file that they were read from.
 //!
 //! The format's own crate reads and writes the header and enforces the format's rules; this module
 //! turns its views into tensors that share the file's bytes. The whole file stays in memory until

@@ -1,5 +1,5 @@
-//! The bytes behind the [`Holdings`]: content in host memory, in devices' memories and spilled to
-//! disk, moved as the bookkeeping says.
+//! Holds the bytes of all copies that [`Holdings`] records, in host memory, in devices' memories
+//! and on disk, and moves them as [`Holdings`] decides.
 //!
 //! Places that share memory exchange content by reference, without a copy: for example, operators
 //! on one processor pass each other the same memory.
@@ -88,7 +88,8 @@ pub struct MoveTotals {
     pub over: PathBytes,
 }
 
-/// The memory of one process over all its places; `D` is a copy in a device's own memory.
+/// All copies of content that one process holds, in all its places. `D` is the type of a copy in a
+/// device's own memory.
 #[derive(Debug)]
 pub struct Space<D> {
     holdings: Holdings,

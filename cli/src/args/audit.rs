@@ -1,4 +1,5 @@
-//! The arguments of `souk audit`.
+//! The arguments of `souk audit`, which replays a validator's log, or checks that bought answers
+//! come from the model that the provider named.
 
 use std::path::PathBuf;
 

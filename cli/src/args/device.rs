@@ -1,5 +1,5 @@
-//! The arguments of `souk device …`, among them the backends (the code that runs operators on one
-//! kind of processor) that a user can name.
+//! The arguments of `souk device …`, and the backends that a user can name. A backend is the code
+//! that runs a model's operators on one kind of processor.
 
 use clap::{Subcommand, ValueEnum};
 

@@ -1,4 +1,5 @@
-//! The arguments of `souk dispute …`.
+//! The arguments of `souk dispute …`: accuse the provider of a receipt of a wrong output, and show
+//! disputes and the validators' verdicts.
 
 use std::path::PathBuf;
 

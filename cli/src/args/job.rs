@@ -1,4 +1,5 @@
-//! The arguments of `souk plan`, `souk submit` and `souk job …`.
+//! The arguments of `souk plan`, `souk submit` and `souk job …`. A job runs a model of the user on
+//! devices that it leases.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Refuses the options of a command that have no effect in the mode that its other arguments
-//! choose: an option that souk ignores would be a false promise.
+//! Refuses options that would have no effect. `souk openai` and `souk provider init` have modes,
+//! which their other arguments choose (such as `--endpoint`); an option of another mode is an
+//! error, because ignoring it would mislead the user.
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -66,7 +67,7 @@ const SERVE_OPTIONS: [&str; 17] = [
     "band",
 ];
 
-/// Checks the options of the commands that have modes.
+/// Checks that all options of a command with several modes have an effect in the chosen mode.
 ///
 /// # Errors
 /// With the first option that has no effect.

@@ -1,4 +1,5 @@
-//! The arguments of `souk openai key`.
+//! The arguments of `souk openai key`, which issues, lists and revokes the keys with which an
+//! organisation's programs can use its `souk openai` server, each with a budget of its own.
 
 use souk_node::buyer::text_keys::{
     BudgetPeriod, KeyBudget, KeyName, ModelPattern, REQUESTS_AT_ONCE,

@@ -1,4 +1,5 @@
-//! The arguments of `souk operator …`.
+//! The arguments of `souk operator …`. A market's operators create its credits and change its rules
+//! and members.
 
 use std::path::PathBuf;
 use std::time::Duration;

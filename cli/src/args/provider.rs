@@ -1,4 +1,5 @@
-//! The arguments of `souk provider …`.
+//! The arguments of `souk provider …`. A provider sells the time of this machine's devices, or the
+//! answers of a language model.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The arguments of `souk receipt …`.
+//! The arguments of `souk receipt …`. A receipt is the statement of a run, its device and its price
+//! that buyer and provider sign.
 
 use std::path::PathBuf;
 

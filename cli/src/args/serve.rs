@@ -1,4 +1,5 @@
-//! The arguments of `souk serve` and `souk dashboard`.
+//! The arguments of `souk serve` and `souk dashboard`, which run the gateway (the HTTP API of a
+//! folder's account) and print the URL of its page.
 
 use std::net::SocketAddr;
 #[cfg(feature = "generate")]

@@ -1,4 +1,5 @@
-//! The arguments of `souk testnet …`.
+//! The arguments of `souk testnet …`. A testnet is a whole market (validators, providers, a buyer)
+//! on this machine.
 
 #[cfg(feature = "gateway")]
 use std::net::SocketAddr;

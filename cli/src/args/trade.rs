@@ -1,4 +1,5 @@
-//! The arguments of `souk order …` and `souk lease …`.
+//! The arguments of `souk order …` and `souk lease …`: the bids and asks that an account places in
+//! the market, and the device time (leases) that it bought or sold.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! `souk audit`: audits the texts that a buyer bought, or replays a validator's log from its
-//! beginning. The validator must be stopped, because a running one holds its folder.
+//! `souk audit`: checks with a copy of the model whether the answers that a buyer bought came from
+//! that model, or replays a validator's log from its beginning and compares every digest. The
+//! replay needs a stopped validator, because a running one locks its folder.
 
 mod results;
 #[cfg(feature = "generate")]

@@ -1,4 +1,5 @@
-//! `souk key …`: creates, locks and unlocks the secret key of a node.
+//! `souk key …`: locks the secret key of a node with a passphrase or unlocks it, or creates an
+//! operator's key.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `souk market …`: creates, joins and shows a market.
+//! `souk market …`: creates, joins, shows and verifies a market, and shows its prices and trades.
 
 mod create;
 mod evidence;

@@ -1,4 +1,5 @@
-//! `souk model`: lists the models that providers sell by the token, inspects and imports models.
+//! `souk model`: lists the models that providers sell by the token, shows the contents of a model
+//! file, converts models to souk's format, and merges an adapter into a model.
 
 #[cfg(feature = "generate")]
 mod import;

@@ -1,7 +1,8 @@
 //! `souk openai`: serves a language model, or all models that providers sell by the token, to
 //! programs that use OpenAI's HTTP API.
 //!
-//! It has its own listener, because its paths, errors and key are OpenAI's, not the gateway's.
+//! Unlike `souk serve`, it has OpenAI's paths, errors and keys, so it has an HTTP listener of its
+//! own.
 
 mod keys;
 

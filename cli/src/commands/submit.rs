@@ -1,4 +1,5 @@
-//! `souk plan` and `souk submit`: runs a model of the user, from files to files.
+//! `souk plan` and `souk submit`: plans a job (a model of the user with its inputs), leases devices
+//! for it, runs it, and writes the answers and receipts to files.
 
 mod bid;
 mod failures;

@@ -1,4 +1,5 @@
-//! The failure of commands that need a certified head, when too few validators signed one.
+//! Builds the failure of commands that need a certified head (a size and root hash of the market's
+//! history that over two thirds of the validators signed), when too few signed one.
 
 use std::fmt::Display;
 

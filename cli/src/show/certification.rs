@@ -1,4 +1,6 @@
-//! Says how far validators have certified a market's history, who holds it up, and what to do.
+//! Describes how far validators have certified a market's history (signed its head), which
+//! validators lag, and what the user can do. `souk market verify` and commands that check proofs
+//! use it.
 
 use serde_json::{Value, json};
 use souk_folder::clock::unix_ms;
@@ -18,7 +20,7 @@ const SILENCE_MS_MAX: u64 = 30_000;
 /// How much older the last head of a validator that keeps up can be than the last one of all.
 const LATE_MS_MAX: u64 = 5_000;
 
-/// How far the validators have certified the history.
+/// The state of certification: the heads that validators signed, at a moment.
 pub struct Certification<'a> {
     check: &'a HistoryCheck,
     answers: &'a [ValidatorHeads],

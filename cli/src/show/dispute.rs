@@ -1,4 +1,5 @@
-//! Shows disputes: a list, one in full, and the progress of one.
+//! Prints disputes (accusations that a provider's output is wrong, which validators decide): a
+//! list, one in full, and the progress of one.
 
 use serde_json::{Value, json};
 use souk_node::market::{Dispute, DisputeState, Verdict};

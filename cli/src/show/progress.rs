@@ -1,4 +1,5 @@
-//! Describes the events of a running job, one line for each, for `souk submit` and `souk job …`.
+//! Describes or prints the events of a running job, such as bought leases, in one line each, for
+//! `souk submit` and `souk job …`.
 
 use souk_node::buyer::JobEvent;
 use souk_node::market::AccountKey;

@@ -1,5 +1,5 @@
-//! Prints a receipt for a person. A receipt is the statement of a run, its device and its price
-//! that buyer and provider sign.
+//! Prints a receipt as text. A receipt is the statement of a run, its device and its price that
+//! buyer and provider sign.
 
 use souk_node::market::Receipt;
 

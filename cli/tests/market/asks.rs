@@ -1,5 +1,6 @@
-//! Asks say what they run: a model is planned by what they state, not by what this machine would
-//! compile, and what a device refuses is stated by it from then on.
+//! Tests that jobs are planned by the operators and types that asks (providers' offers) state and
+//! not by what this machine could compile, and that an operator that a device refuses when it
+//! compiles is planned around from then on. Also: the memory that planning a model of 10 GB takes.
 
 use std::fs::{self, File};
 use std::path::Path;

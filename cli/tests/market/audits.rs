@@ -1,4 +1,5 @@
-//! Audits of texts that were bought: who sold a cheaper version of a model is named, and left.
+//! Tests `souk audit`: it must find the provider that sold answers of a cheaper model under the
+//! same name, and `souk openai` must stop buying from it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

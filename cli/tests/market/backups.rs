@@ -1,4 +1,5 @@
-//! Backups: taken from a running validator, restored into an empty folder, refused when damaged.
+//! Tests backups of a validator: taken while it runs, restored into an empty folder, and refused if
+//! damaged.
 
 use std::fs;
 

@@ -1,5 +1,6 @@
-//! A provider that runs the first and the last part of a job keeps the first when the one between
-//! fails.
+//! Tests jobs of three parts in which one provider runs the first and the last part, and another
+//! the part between: which tensors go from provider to provider, and which results are kept if the
+//! middle part fails or its provider takes no tensor.
 
 use std::process::Command;
 
@@ -35,7 +36,8 @@ const SOLD: [(&str, &str, u64); 4] = [
 /// The notice of a lease that another buyer takes over.
 const NOTICE_SECONDS: u64 = 2;
 
-/// Light steps, heavy products, light steps and then so many additions, each of a weight of its own.
+/// Light steps, heavy products, light steps and then so many additions, each of a weight of its
+/// own.
 fn model(additions: usize) -> Vec<u8> {
     let weight = vec![0.01_f32; SIDE * SIDE];
     let weight = Tensor::from_vec([SIDE, SIDE], weight).expect("a square is full");

@@ -1,4 +1,6 @@
-//! A market of four validators: its proofs hold without it, and what it certifies no more is said.
+//! Tests what four validators certify by their signatures: proofs of receipts and balances hold
+//! without the market, a validator that signs two contradictory heads is convicted, and one that
+//! signs nothing is named.
 
 use std::fs;
 use std::path::Path;

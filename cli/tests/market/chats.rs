@@ -1,4 +1,5 @@
-//! Conversations through a market of real processes: typed, and asked as OpenAI's clients ask.
+//! Tests conversations with language models through a market of real processes: with `souk chat`,
+//! and over `souk openai` as OpenAI's clients send requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

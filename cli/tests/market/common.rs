@@ -1,4 +1,5 @@
-//! A market of real processes for a test: brought up, used through the command line, taken down.
+//! Starts a market of real processes for a test, runs `souk` commands in it, and stops it
+//! afterwards.
 
 use std::fs;
 use std::io::Write;
@@ -67,8 +68,8 @@ impl Market {
         (Market::of("1", &["--http", &address]), address)
     }
 
-    /// Starts a market of one validator and one provider, of this machine's CPU: for tests that sell
-    /// by providers of their own.
+    /// Starts a market of one validator and one provider, of this machine's CPU: for tests that
+    /// sell by providers of their own.
     pub fn with_one_provider() -> Market {
         Market::of("1", &["--no-http", "--providers", "1"])
     }

@@ -1,6 +1,6 @@
-//! A provider that changes one element of one output of an exact job loses its stake to the
-//! verdict of four validators; an honest one that is accused keeps it, and its accuser loses the
-//! bond.
+//! Tests disputes: a provider that changes one element of an output of an exact job loses its stake
+//! by the verdict of four validators; an honest provider that is accused keeps its stake, and the
+//! accuser loses its bond.
 
 use serde_json::{Value, json};
 

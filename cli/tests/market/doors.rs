@@ -1,5 +1,5 @@
-//! What else a gateway tells and takes: the network, devices, a job's graph, leases, earnings, and
-//! orders by hand.
+//! Tests the gateway's HTTP paths for the network, devices, a job's graph, leases, earnings, and
+//! orders that a user places.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Who is told to stop while work goes on: by a request, by Ctrl-C, and by a second one.
+//! Tests how a provider and a submission stop while work goes on: after a request, after one
+//! Ctrl-C, and after a second one.
 
 use std::io::{BufRead, BufReader};
 

@@ -1,4 +1,5 @@
-//! Drivers that answer and drivers that crash, and power that is asked for where there is none to limit.
+//! Tests that a driver or a library which crashes is reported by name and does no harm to the
+//! command, and that power limits are refused where a machine has none.
 
 #![cfg(target_os = "linux")]
 

@@ -1,4 +1,5 @@
-//! Models of inference engines that are sold by the token, and bought over OpenAI's HTTP API.
+//! Tests providers that sell the models of an inference engine by the token, and buyers that use
+//! them over OpenAI's HTTP API.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! A CPU beside a library of ONNX Runtime, in the sandbox of a lease.
+//! Tests a CPU that is sold with ONNX Runtime as its second engine: in the sandbox of a lease, it
+//! times both and reports which one ran.
 
 use std::fs;
 

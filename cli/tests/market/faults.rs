@@ -1,4 +1,5 @@
-//! What a buyer survives: providers that die, stall and lie, its own death, and being stopped.
+//! Tests that a buyer's job survives providers that die, stall or return wrong results, the death
+//! of the buyer itself, and an interrupt.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! A job seen, explained and ended from other processes than the one that runs it.
+//! Tests the commands that watch, explain and end a job from a process other than the one that runs
+//! it.
 
 use std::process::{Child, Command, Stdio};
 

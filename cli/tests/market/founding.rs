@@ -1,4 +1,5 @@
-//! A market as people make one: founded, joined by its line, funded, used, by commands alone.
+//! Tests the life of a real market by commands alone: it is created, joined by its invitation,
+//! funded and used, and its members leave.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Holds a stream in its middle, so that a test does there what it means to, however busy the
-//! machine is.
+//! Holds a stream of requests at one answer, so that a test can act in the middle of the stream, no
+//! matter how busy the machine is. The answer's file is a pipe, which blocks the writer.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -52,7 +52,8 @@ impl Gate {
 }
 
 impl Drop for Gate {
-    /// Where the test fails before it is opened, the job fails at it too and does not wait for ever.
+    /// Where the test fails before it is opened, the job fails at it too and does not wait for
+    /// ever.
     fn drop(&mut self) {
         let found = fs::symlink_metadata(&self.pipe);
         if found.is_ok_and(|found| found.file_type().is_fifo()) {

@@ -1,4 +1,5 @@
-//! The gateway of a market of real processes, asked as programs ask it.
+//! Tests the gateway of a market of real processes over HTTP: plans, jobs, receipts, tokens, and
+//! the page.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -568,7 +569,8 @@ fn a_session_of_a_language_model_is_opened_asked_and_paid_over_http() {
     );
     assert!(closed["paid"].as_u64().unwrap() > 0, "{closed}");
     assert_eq!(reader.get(&session).status, 404);
-    // A gateway that is stopped ends its sessions; if it were killed, the job would be left running.
+    // A gateway that is stopped ends its sessions; if it were killed, the job would be left
+    // running.
     let opened = trader.post("/v1/sessions", &[], &order).of(201);
     let path = format!(
         "/v1/sessions/{}/chat/completions",

@@ -1,5 +1,5 @@
-//! What operators can do to a market that runs: several of them, frozen accounts, rules that
-//! change, a version that a validator does not speak.
+//! Tests how operators govern a running market: commands that need two operators, frozen accounts,
+//! changes of the rules, and a version of the rules that a validator does not support.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! A buyer by hand: it buys a lease, starts it, and never gives what the work needs.
+//! A buyer for tests that controls each step of a lease: it buys the lease and starts it, but sends
+//! nothing that the work needs, so the lease stays busy.
 
 use std::future::pending;
 use std::time::{Duration, Instant};

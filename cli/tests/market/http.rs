@@ -1,4 +1,4 @@
-//! A small client of HTTP/1.1 for the tests: one question a connection.
+//! A small HTTP/1.1 client for the tests, with one request for each connection.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Jobs on a market of real processes, judged by receipts, bytes moved and balances.
+//! Tests jobs in a market of real processes, by their receipts, the bytes moved, and the balances.
 
 use std::collections::BTreeSet;
 use std::fs;

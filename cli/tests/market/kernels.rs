@@ -1,4 +1,5 @@
-//! Kernels of a buyer's own, sent through a market into the processes of its providers.
+//! Tests custom operators: kernels in WGSL or WebAssembly that a buyer wrote, which run on the
+//! devices and in the processes of providers.
 
 use std::path::Path;
 

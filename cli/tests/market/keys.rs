@@ -1,4 +1,5 @@
-//! Keys at rest: locked under a passphrase, and refused without it.
+//! Tests that a key which is locked with a passphrase can be used only with it, and that only their
+//! owner can read the files of jobs.
 
 use std::fs;
 use std::path::Path;

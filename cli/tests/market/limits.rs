@@ -1,4 +1,5 @@
-//! What a buyer may demand of a plan, and that a submission keeps to it.
+//! Tests the limits that a buyer can set for a plan (price, time, devices, energy), and that a
+//! submission keeps to the plan that it showed.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! Models whose work nobody knows before they run, and what they do to the plans of others.
+//! Tests models with loops whose number of turns only the run decides: the times that a provider
+//! measures for them must change the estimates of that model alone.
 
 use serde_json::Value;
 use souk_node::memory::{DType, Tensor};

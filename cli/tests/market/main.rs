@@ -1,4 +1,4 @@
-//! The binary as a user has it, against markets of real processes.
+//! Tests the `souk` binary from outside, against markets of real processes.
 
 mod asks;
 #[cfg(feature = "generate")]

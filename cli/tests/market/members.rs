@@ -1,4 +1,4 @@
-//! Growing, shrinking and repairing the group while jobs go through it.
+//! Tests that a market's group of validators can grow, shrink and replace members while jobs run.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! What all commands share: how results are printed, how much is said, for how long it may go on;
-//! and what tells of souk itself.
+//! Tests options that all commands share (`--output`, `--timeout`, the width of tables), `souk
+//! debug bundle`, changes of a provider's price, and profiles of a testnet.
 
 use std::fs;
 use std::path::Path;

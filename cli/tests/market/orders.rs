@@ -1,4 +1,4 @@
-//! Orders by hand, and a job whose bid rests until it is matched.
+//! Tests orders that a user places by commands, and jobs whose bid waits in the book for a match.
 
 use crate::common::{IMAGES, Market, digits, images};
 

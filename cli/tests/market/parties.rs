@@ -1,4 +1,5 @@
-//! Contents of a job, asked for by its parties and by others.
+//! Tests who can fetch the contents of a job (inputs, weights, results) from its provider: the
+//! job's parties can, strangers cannot.
 
 use std::sync::Arc;
 

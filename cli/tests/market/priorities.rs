@@ -1,4 +1,5 @@
-//! Jobs of one buyer that wait for the same devices, in processes of their own.
+//! Tests the order in which jobs of one buyer, each in its own process, get the devices for which
+//! they all wait.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};

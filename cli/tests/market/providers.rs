@@ -1,4 +1,5 @@
-//! A provider that is killed, stopped and started again while its device is sold.
+//! Tests a provider that is killed, stopped and started again while its device is sold, and its
+//! prices and limits.
 
 use std::path::Path;
 use std::time::Duration;

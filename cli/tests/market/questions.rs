@@ -1,4 +1,5 @@
-//! Questions as OpenAI's clients ask them: those that buy nothing, and those with several answers.
+//! Tests special requests to `souk openai`: unknown tokens (which must cost nothing), several
+//! prompts and answers in one request, aliases of a model, and pages of other origins (CORS).
 
 use serde_json::{Value, json};
 

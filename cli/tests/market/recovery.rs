@@ -1,4 +1,5 @@
-//! What a provider makes of its journal after a crash.
+//! Tests that a provider is paid after a crash for work in its journal that the buyer had not
+//! signed for, and that a testnet starts a node again that could not start.
 
 use std::fs;
 

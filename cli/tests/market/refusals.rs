@@ -1,4 +1,5 @@
-//! What bad input gets: one line of cause, a hint, a documented exit code, and no escrow left.
+//! Tests the answers to wrong input: one line with the cause, a hint, a documented exit code, and
+//! no credits left in escrow.
 
 use std::fs;
 use std::net::TcpListener;

@@ -1,5 +1,5 @@
-//! Providers that resell the answers of an engine elsewhere: over TLS, with a key that no one else
-//! sees.
+//! Tests providers that resell the answers of a remote engine over TLS, with an API key that no one
+//! else can see.
 
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;

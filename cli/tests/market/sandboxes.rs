@@ -1,4 +1,5 @@
-//! Jobs in processes of their own: what becomes of one does not become of the provider.
+//! Tests that each lease runs in its own process, so that a job that crashes, is killed or takes
+//! too much memory does not harm the provider.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! A provider outside the testnet's supervisor.
+//! Runs a provider outside the testnet's supervisor, for tests that stop it or change its files.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -121,7 +121,8 @@ impl Seller {
         self.set_in_file("limits", json!({ "leases": leases }));
     }
 
-    /// Has it sell a thread of the CPU with a library of ONNX Runtime beside, from its next start on.
+    /// Has it sell a thread of the CPU with a library of ONNX Runtime beside, from its next start
+    /// on.
     pub fn sell_cpu_beside(&self, library: &str) {
         self.sell_device(json!({ "cpu": { "threads": 1 } }), None);
         self.set_in_file("onnxruntime", json!(library));

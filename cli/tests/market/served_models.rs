@@ -1,4 +1,5 @@
-//! Models that souk's own decoder serves to many buyers, beside those of other engines.
+//! Tests providers that serve models to many buyers with souk's own decoder, next to providers that
+//! sell the models of other engines.
 
 use std::io::{BufRead, Read};
 

@@ -1,4 +1,5 @@
-//! Two buyers on one provider at once: each has a lease of a part of it.
+//! Tests a provider that sells several leases of its device at once, to two buyers, each of whom
+//! pays for what it used.
 
 use std::fs;
 use std::path::{Path, PathBuf};

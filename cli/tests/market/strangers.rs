@@ -1,4 +1,4 @@
-//! Keys without an account at a validator: what they send costs the log nothing, or little.
+//! Tests that keys without an account cannot fill a validator's log with what they send.
 
 use souk_folder::clock::{unix_ms, unix_us};
 use souk_folder::key::NodeKey;

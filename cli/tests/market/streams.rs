@@ -1,4 +1,5 @@
-//! Streams of requests along a line of provider processes, judged by answers, receipts and traces.
+//! Tests streams: many requests that pass through several provider processes one after another. It
+//! checks answers, receipts and traces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,5 @@
-//! Several devices that are sold as one, in the sandbox of a lease.
+//! Tests a group of several devices that a provider sells as one: in the sandbox of a lease, they
+//! share the work of a job.
 
 use std::fs;
 

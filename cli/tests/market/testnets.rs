@@ -1,4 +1,4 @@
-//! What is done to a testnet that runs: its accounts are funded, its nodes are killed.
+//! Tests commands on a running testnet: funding its accounts and killing its nodes.
 
 use std::process::{Command, Stdio};
 

@@ -1,5 +1,5 @@
-//! Keys that an organisation issues for the models of a market: a hundred requests at once, wrong
-//! keys, and a server that is killed.
+//! Tests the keys that an organisation issues for its `souk openai` server: they keep to their
+//! budgets under a hundred requests at once, and after the server was killed.
 
 use serde_json::{Value, json};
 

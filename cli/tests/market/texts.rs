@@ -1,4 +1,5 @@
-//! Texts that are generated through a market of real processes.
+//! Tests `souk generate` in a market of real processes: a text must be that of this machine, even
+//! if its provider dies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,5 @@
-//! The prices of input and of cached input, from an offer to its receipts.
+//! Tests the prices of input tokens, and of input tokens that the provider still has in its caches,
+//! from the offer to the receipts.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Orders and leases by hand, from one end to the other: what is paid and what returns, to the
-//! micro-credit.
+//! Tests orders and leases that a user trades by commands, from the bid to the settlement: payments
+//! and returned credits must be right to the micro-credit.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ const MINUTE: u64 = 6_000_000;
 /// What each account begins with.
 const CREDITS: u64 = 100_000_000;
 
-/// A market that takes the half of what is paid, in which nothing is waited for longer than a second.
+/// A market that takes the half of what is paid, in which nothing is waited for longer than a
+/// second.
 const RULES: &str = "settle_grace_seconds = 1\nrules_notice_seconds = 1\nstake_hold_seconds = 0\n\
                      fee_basis_points = 5000\n";
 

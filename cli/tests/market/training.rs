@@ -1,4 +1,5 @@
-//! Training in a market of real processes.
+//! Tests `souk train` in a market of real processes: results as in PyTorch, resumed runs, and
+//! faulty providers.
 
 use std::fs;
 

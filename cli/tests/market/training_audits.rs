@@ -1,5 +1,5 @@
-//! Audits of training in a market of real processes: providers that lie, and others that run the
-//! steps again.
+//! Tests audits of training in a market of real processes: other providers repeat the audited
+//! steps, which exposes a provider that skipped steps or returned wrong ones.
 
 use std::fs;
 

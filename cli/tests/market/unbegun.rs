@@ -1,5 +1,5 @@
-//! Jobs that the gateway accepted and did not begin: nothing may buy them later behind the user's
-//! back.
+//! Tests jobs that the gateway accepted but could not begin: afterwards, nothing may buy them
+//! without the user's knowledge.
 
 use std::fs;
 

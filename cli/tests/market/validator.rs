@@ -1,4 +1,4 @@
-//! A validator outside the testnet's supervisor, and what the tests ask of it.
+//! Runs a validator outside the testnet's supervisor, for tests that add and remove members.
 
 use std::io::Read;
 use std::net::TcpListener;

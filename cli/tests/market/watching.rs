@@ -1,4 +1,5 @@
-//! What nodes tell who watches them, and what a provider's devices did in all.
+//! Tests the metrics that providers and validators serve for monitoring, and the totals of a
+//! provider's devices.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

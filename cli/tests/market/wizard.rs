@@ -1,4 +1,4 @@
-//! `souk provider init` as who sits before it has it: questions, and answers that will not do.
+//! Tests the questions of `souk provider init`, and how it treats wrong answers.
 
 use std::fs;
 use std::io::Write;

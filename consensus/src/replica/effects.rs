@@ -1,4 +1,6 @@
-//! The effects of a replica, in the order in which the caller must carry them out.
+//! The effects that a replica asks its caller to carry out in each round, in order: messages to
+//! send, checks to run, data to persist, and then the answers to commands and what else follows
+//! from new entries.
 
 use bytes::Bytes;
 use raft::eraftpb::HardState;
@@ -20,7 +22,7 @@ use crate::wire::{Envelope, to_envelopes};
 use souk_proof::{LogIndex, LogTime};
 use souk_proof::{SealedLeaf, Tile};
 
-/// The first half of a round: send, persist, send.
+/// The first half of a round: send, check, persist, send.
 #[derive(Debug)]
 pub struct RoundWork {
     /// Messages to send at once; a leader can send appends while its own disk is still writing.

@@ -1,5 +1,5 @@
-//! What an audit says of a log that somebody changed, checksums and all: which entry or which
-//! snapshot, and against what.
+//! Tests audits of a log that somebody changed, checksums included: the audit must name the entry
+//! or the snapshot, and the digest that it contradicts.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 

@@ -1,5 +1,6 @@
-//! A group of three by hand: what a leader sends is acknowledged once it was verified, what is forged
-//! never, and whoever sent it is heard no more; and messages that no honest replica sends.
+//! Tests three replicas whose messages arrive at once and in order, unless a test holds or changes
+//! them: a replica acknowledges only what it verified, replaces a leader that sends forged
+//! commands, and survives messages that no honest replica would send.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 

@@ -1,4 +1,4 @@
-//! Members that lie about the state and about who is a member, and those that are honest and lag.
+//! Tests replicas that lie about the state or about the members, and honest ones that lag.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 

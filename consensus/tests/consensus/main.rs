@@ -1,4 +1,5 @@
-//! A replica through its public functions, as one program: it links once.
+//! Tests replicas through the public functions of the crate. It is one program, so that it links
+//! once.
 
 mod audit;
 mod by_hand;

@@ -1,5 +1,6 @@
-//! Replicas alone under one seed: messages lost, delayed, doubled and reordered, replicas that
-//! crash and lose what was not persisted. What was answered stays, and all agree.
+//! Tests replicas in a simulated network, replayable from one seed: messages get lost, delayed,
+//! doubled and reordered, and replicas crash and lose what they did not persist. No answered
+//! command may be lost, and all replicas must agree.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 

@@ -1,5 +1,5 @@
-//! The store on real files: what a crash between two of its writes leaves is read back as it was
-//! meant.
+//! Tests the store on real files: after a crash between any two of its writes, it must recover the
+//! right data.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 

@@ -1,5 +1,5 @@
-//! The write-ahead log on real files: what is durable comes back, what is torn is cut off, and
-//! what is damaged stops the start with the place.
+//! Tests the write-ahead log on real files: it must return what is durable, cut off torn writes,
+//! and refuse to start on damage, with the place.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 

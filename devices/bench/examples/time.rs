@@ -1,7 +1,7 @@
-//! Times a model on the CPU, or on the first GPU if `SOUK_BACKEND` is `wgpu`:
-//! `time MODEL THREADS [SIZE...]`, one size for each dimension an input leaves open. Prints the
-//! best of thirty runs and the first outputs; on a GPU also how far any output is from the CPU's,
-//! relative to its largest.
+//! Prints how long a model runs on the CPU, or on the first GPU if `SOUK_BACKEND` is `wgpu`: `time
+//! MODEL THREADS [SIZE...]`, with one size for each dimension that an input leaves open. It prints
+//! the best of thirty runs and the first outputs; on a GPU also the largest difference of an output
+//! from the CPU's, relative to the largest output.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -1,7 +1,7 @@
-//! How near a card comes to its maker's own library and copies: `vendor_ratios [CARD]`, with the
-//! feature `cuda`. Prints both rates of each product and each kernel that memory bounds, their
-//! ratio, and whether it reaches the least that is promised; ends with 1 if one does not, and with
-//! 2 if nothing could be timed.
+//! Compares the speed of a card with that of its maker's library and copies: `vendor_ratios
+//! [CARD]`, with the feature `cuda`. It prints both rates of each operation, their ratio, and
+//! whether the ratio reaches the promised minimum. It exits with 1 if one does not, and with 2 if
+//! nothing could be timed.
 
 use std::process::ExitCode;
 

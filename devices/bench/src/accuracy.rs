@@ -1,4 +1,4 @@
-//! The errors of the cost model on the operators of a real model.
+//! Measures how well the cost model predicts the run times of the operators of a real model.
 //!
 //! Every operator runs alone, at the model's batch and at larger ones. The benchmark predicts three
 //! kinds of operators, from easy to hard: one with earlier runs; one at a batch without runs,

@@ -1,5 +1,5 @@
-//! `exact-1`: the operators whose results are the same bits on every machine, and the form of
-//! those results.
+//! Implements `exact-1`, a provider's promise that results have the same bits on every machine:
+//! checks that a graph has only exact operators, and gives the results one form of NaN and zero.
 //!
 //! Buyers can accuse a provider that promises `exact-1` of a single wrong element, because every
 //! validator computes the same bits (decision 0050).

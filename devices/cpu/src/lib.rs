@@ -258,7 +258,7 @@ impl Observation {
     }
 }
 
-/// Whether the CPU runs an operator of this name, in any types.
+/// Returns whether the CPU runs the operator of this name for some types.
 #[must_use]
 pub fn has_operator(node: &NodeProto) -> bool {
     souk_reference::is_known(node)

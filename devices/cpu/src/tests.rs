@@ -1,4 +1,4 @@
-//! The CPU backend: right results, exact integers, refusals by name.
+//! Tests the CPU backend: right results, exact integers, and refusals that name the node.
 
 mod bombs;
 mod integers;

@@ -99,7 +99,7 @@ struct EnsembleNode {
     forest: Width,
 }
 
-/// Nodes in a row that are ensembles.
+/// Consecutive nodes of a graph that are ensembles of trees, ready to run.
 pub(super) struct TreeNodes {
     nodes: Vec<EnsembleNode>,
     threads: Arc<ThreadPool>,

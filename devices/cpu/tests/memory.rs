@@ -1,5 +1,5 @@
-//! What a run holds at once depends on how wide its graph is and not on how deep, and weights are
-//! in memory once. Bytes are counted by the allocator, so that nothing a run holds is left out.
+//! Tests the peak memory of a run, which must depend on the width of its graph and not on its
+//! depth, and that weights are in memory only once. The allocator counts all bytes.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

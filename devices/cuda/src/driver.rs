@@ -1,5 +1,6 @@
-//! An open card: one stream in order, memory, staging that the card reads by itself, kernels,
-//! products, and graphs of repeated runs.
+//! Drives one open NVIDIA card: allocates its memory, copies data to and from it, launches kernels
+//! and matrix products in one stream, and captures repeated runs as CUDA graphs. The GPU backend
+//! calls it in place of wgpu.
 
 #![expect(
     unsafe_code,
@@ -34,7 +35,7 @@ const GRAPHS_MAX: usize = 32;
 /// Period at which a wait polls a run that was not done at once.
 const POLL_PERIOD: Duration = Duration::from_micros(50);
 
-/// A card.
+/// An open card.
 pub struct Driver {
     pub(super) stream: Arc<CudaStream>,
     pub(super) order: Order,
@@ -52,16 +53,16 @@ pub struct Driver {
 #[derive(Clone, Default)]
 pub(super) struct Order(Arc<Mutex<()>>);
 
-/// Memory of a card.
+/// Allocated memory of a card.
 pub struct Block {
-    /// There until it is dropped.
+    /// `None` only while it is dropped.
     slice: Option<CudaSlice<u8>>,
     bytes: u64,
     address: sys::CUdeviceptr,
     order: Order,
 }
 
-/// Where a stretch of memory lies.
+/// The address and the length of a stretch of a card's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
     address: sys::CUdeviceptr,
@@ -77,7 +78,7 @@ pub struct Kernel {
     arrays: Vec<BoundArray>,
 }
 
-/// A kernel with all it is launched with.
+/// A launch of a kernel: its workgroups and its arguments.
 pub struct Call {
     /// The number of its kernel.
     kernel: u64,
@@ -90,9 +91,9 @@ pub struct Call {
 
 /// One step of a run.
 pub enum RunStep {
-    /// A kernel is launched.
+    /// Launches a kernel.
     Kernel(Call),
-    /// Matrices are multiplied by the library.
+    /// Multiplies matrices with cuBLASLt.
     Product(Product<Span>),
 }
 
@@ -107,7 +108,7 @@ struct Graph(CudaGraph);
 // SAFETY: a graph must be used by one thread at a time, and lies behind the lock of `Graphs`.
 unsafe impl Send for Graph {}
 
-/// How many cards there are.
+/// Returns the number of cards.
 pub(super) fn device_count() -> Result<usize, DriverError> {
     Ok(usize::try_from(CudaContext::device_count()?).unwrap_or(0))
 }

@@ -1,10 +1,10 @@
-//! Kernels for CUDA, from the kernels for every GPU: naga parses and validates WGSL, and this
-//! module writes naga's representation as CUDA C++.
+//! Translates GPU kernels from WGSL to CUDA C++: naga parses and validates the WGSL, and this
+//! module writes naga's representation as C++.
 //!
-//! So there is one table of operators, one kernel for each, and one way to check it. A kernel
-//! becomes a class whose members are its arrays and functions; `emit/prelude.cu` implements WGSL's
-//! guarantees for arithmetic and bounds. This module refuses, by name, features that no kernel of
-//! ours uses (images, structures, atomics).
+//! So the same kernels and the same checks serve all GPUs. A kernel becomes a class whose members
+//! are its arrays and functions; `emit/prelude.cu` implements WGSL's guarantees for arithmetic and
+//! bounds. This module refuses, by name, features that no kernel of ours uses (images, structures,
+//! atomics).
 
 mod body;
 

@@ -1,4 +1,4 @@
-//! Compiling kernels for a card.
+//! Compiles translated kernels from CUDA C++ to PTX with NVRTC, NVIDIA's run-time compiler.
 
 use cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts};
 

@@ -1,9 +1,9 @@
-//! Products of matrices as cuBLASLt takes them.
+//! Describes products of matrices in the form that cuBLASLt requires, and decides which types and
+//! strides of operands a card can multiply with it.
 //!
 //! cuBLASLt is column-major, so a product of matrices in C order is that of their transposes, the
 //! right one before the left. A bias along the columns is then one along its rows, which cuBLASLt
-//! adds itself. This module decides which products, types and steps a card takes; `cublas_lt` calls
-//! the library.
+//! adds itself. `cublas_lt`, which calls the library, therefore exchanges the two sides.
 
 use cudarc::cublaslt::sys::{cublasComputeType_t, cublasLtEpilogue_t, cudaDataType_t};
 use souk_memory::DType;
@@ -19,21 +19,21 @@ pub(super) const ADA: (u8, u8) = (8, 9);
 /// Depth, columns and pitches of products of 8-bit floats must be multiples of this.
 const QUARTERS: usize = 16;
 
-/// A function that libraries of products do themselves.
+/// An activation that cuBLASLt can apply to the result of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FusedFunction {
     /// `Relu`.
     Relu,
-    /// `Gelu` by the hyperbolic tangent; the exact one no library has.
+    /// `Gelu` approximated by the hyperbolic tangent. No library has the exact one.
     GeluTanh,
 }
 
 /// How products of 32-bit floats are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumPrecision {
-    /// Of the floats as they are.
+    /// Multiplies the floats as they are.
     Full,
-    /// Of the floats rounded to 19 bits, where the card can: asked for, never assumed.
+    /// Multiplies the floats rounded to 19 bits, if the card can and the caller asked for it.
     Tf32,
 }
 
@@ -53,11 +53,12 @@ pub struct Side<P> {
     pub stride: usize,
 }
 
-/// `known(factor * left * right + bias)`, `batch` times, summed in 32 bits, of 8-bit integers as
-/// those of 32; operands with scales are multiplied by those. Places are buffers, or addresses.
+/// A batch of products: `known(factor * left * right + bias)` for each matrix. Sums have 32 bits
+/// (integers, if the operands are 8-bit integers). If there are scales, each operand is multiplied
+/// by its scale. `P` is a place: a buffer or an address.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Product<P> {
-    /// Of the result and the bias.
+    /// Type of the result and of the bias.
     pub made: DType,
     /// How it is summed.
     pub sums: SumPrecision,

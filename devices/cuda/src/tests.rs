@@ -1,5 +1,5 @@
-//! CUDA without a card: every kernel that a run on a GPU records is translated, and compiled where
-//! the compiler is; what is absent is named.
+//! Tests the CUDA crate without a card: the errors if libraries are missing, the translation of
+//! kernels and its refusals, and the layouts of operands.
 
 use super::*;
 

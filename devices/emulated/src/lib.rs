@@ -1,15 +1,16 @@
-//! A device that exists only as a profile: the CPU computes right results, and the profile gives
-//! time and energy.
+//! Emulates a device of which only a profile (figures of its speed, memory and power) is known, so
+//! that markets can run without its hardware: the CPU computes right results, and the profile gives
+//! their time and energy.
 //!
 //! No emulated device passes for hardware: its profile, and everything made from it, says
 //! `emulated`. The modelled time is that of the exact work of each operator on the inputs. The
 //! device computes it once for every set of input shapes: from the shapes alone where its opener
 //! can infer them, otherwise by a run that looks at every value. A paced device answers only when
 //! that time has passed, so a market of emulated devices behaves like one of real ones; a virtual
-//! device answers at once. Copies into the device's memory and out of it take time of their own. If
-//! tensors of a run may stay in that memory, the others that cross with the run do not count in its
-//! time, but a paced device waits for them; a run from the host and back takes no longer than its
-//! work.
+//! device answers at once. Copies to and from the device's memory take additional time. In a run
+//! whose tensors may stay in that memory, the copies of its other tensors do not count in the
+//! stated time, but a paced device waits for them. A run from the host and back takes no longer
+//! than its work.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -106,7 +107,7 @@ impl Default for EmulatedConfig {
     }
 }
 
-/// Why an emulated device cannot be set up so.
+/// Why a configuration of an emulated device is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum EmulatedConfigError {
     /// The speed is no positive number.
@@ -115,7 +116,7 @@ pub enum EmulatedConfigError {
     /// The jitter is out of range.
     #[error("the jitter of an emulated device is at least 0 and below 1, not {0}")]
     Jitter(f64),
-    /// The part of failures is out of range.
+    /// The share of failures is out of range.
     #[error("the failures of an emulated device are a part between 0 and 1, not {0}")]
     Failures(f64),
 }
@@ -144,7 +145,7 @@ impl EmulatedConfig {
 pub type InferExtents =
     dyn Fn(&Subgraph, &BTreeMap<String, Tensor>) -> Option<Extents> + Send + Sync;
 
-/// A device that is only described.
+/// An emulated device: a profile, and a CPU that computes its results.
 pub struct EmulatedDevice {
     profile: Profile,
     cpu: Arc<Cpu>,

@@ -1,6 +1,6 @@
-//! Memory of a device that exists only as a profile. Tensors lie in the host's memory and count
-//! against the profile's. A copy to the device, back or from another such device takes the time
-//! that the profile's links imply.
+//! The memory of an emulated device. Its tensors lie in the host's memory and count against the
+//! size that the profile states. A copy to the device, back, or from another emulated device takes
+//! the time that the profile's links imply.
 //!
 //! With a paced device, a copy waits for that time, and a run waits for the tensors that cross
 //! between the host and the device with it; a virtual device only counts copies.
@@ -45,13 +45,13 @@ pub struct CopyTotals {
     pub to_host: u64,
     /// Bytes from other devices, without passing the host.
     pub from_peers: u64,
-    /// Copies that took them: tensors that go together are one.
+    /// The number of copies; tensors that are copied together count as one.
     pub operations: u64,
     /// Modelled time of all copies.
     pub time: Duration,
 }
 
-/// Counts it.
+/// The counters behind [`CopyTotals`].
 #[derive(Debug, Default)]
 pub(super) struct CopyCounters {
     from_host: AtomicU64,

@@ -1,5 +1,5 @@
-//! A session on a device that is only described: the CPU steps it, and the profile says how long
-//! that took.
+//! A session (steps with state, such as the tokens of a text) on an emulated device: the CPU
+//! computes each step, and the profile gives the step's time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use souk_vocabulary::processor::{Outcome, RunError};
 
 use super::EmulatedProgram;
 
-/// A session of the CPU's, timed as the device.
+/// A session of the CPU, with the step times of the emulated device.
 pub(super) struct EmulatedSession<'a> {
     program: &'a EmulatedProgram,
     session: Box<dyn Session + 'a>,

@@ -1,6 +1,6 @@
 //! Tests whether a device's own 16-bit floats behave as those of the CPU. WebGPU leaves small
-//! values, rounding and overflow to drivers, so the compiler runs this test, which tries all of
-//! them, before it compiles a graph with halves.
+//! values, rounding and overflow to drivers, so the compiler runs this test, which tries all 16-bit
+//! floats, before it compiles the first graph that uses them.
 
 use souk_memory::{DType, F16};
 
@@ -13,8 +13,8 @@ use crate::shaders::{BY_THREAD, bindings, prelude};
 /// Patterns of 16 bits.
 const PATTERNS: usize = 1 << 16;
 
-/// Uses the device's own halves if it has them and they give the CPU's bits; treats any failure as
-/// no.
+/// Returns `Halves::Own` if the device has 16-bit floats that give the CPU's bits, otherwise (also
+/// after any failure) `Halves::Words`.
 pub(crate) fn probe_halves(context: &Context) -> Halves {
     let is_right = || {
         has_exact_widening(context).and_then(|widens| Ok(widens && has_exact_rounding(context)?))

@@ -35,7 +35,7 @@ use fusion::{Fusion, FusionRole};
 use matrices::Source;
 use table::{Judge, Side, Takeover};
 
-/// A subgraph on the device.
+/// A subgraph compiled for a GPU.
 pub(crate) struct GpuProgram {
     context: Arc<Context>,
     graph: Graph,

@@ -2,8 +2,9 @@
 //! softmax, sorting and copies. The operators compile and record these kernels, and give them their
 //! sizes when they run.
 //!
-//! Binding 0 holds a kernel's sizes as 32-bit words, the next ones its arrays, results last. Every
-//! array access is bounds-checked by naga; `p[0]` is how many threads or groups have work.
+//! Binding 0 holds a kernel's sizes as 32-bit words, the next ones its arrays, results last. The
+//! array of sizes is called `p`; `p[0]` is the number of threads or groups that have work. naga
+//! bounds-checks every array access.
 
 pub(crate) mod doubles;
 pub(crate) mod functions;
@@ -108,7 +109,8 @@ pub(crate) fn bindings(arrays: &[(&str, &str)], written: usize) -> String {
     arrays.iter().enumerate().map(line).collect()
 }
 
-/// All threads of a group bring `t` together into `t[0]` by `combine`, of `a` and `b`.
+/// Returns the WGSL by which the threads of a group reduce the array `t` to `t[0]`. `combine` is an
+/// expression of `a` and `b`.
 pub(crate) fn group_reduction(combine: &str) -> String {
     format!(
         r"
@@ -121,7 +123,7 @@ pub(crate) fn group_reduction(combine: &str) -> String {
     )
 }
 
-/// Copies words from place to place: transposes, slices, tiles, pads and joins.
+/// Returns the kernel that copies words, for transposes, slices, tiles, pads and joins.
 ///
 /// Sizes: count, dimensions, first place read, first place written, fill; then for each dimension
 /// size, step read, step written, start, stride, size of the source, and the values outside it (0
@@ -289,7 +291,8 @@ fn post(a: {number}, n: {number}) -> {number} {{ return {post}; }}
     )
 }
 
-/// Softmax, its logarithm, or the logarithm of the sum alone, over the middle dimension.
+/// Returns the kernel that computes softmax over the middle dimension, its logarithm, or only the
+/// logarithm of the sum.
 pub(crate) fn softmax_kernel(numbers: KernelTypes, kind: Softmax) -> String {
     let arrays = numbers.array_bindings();
     let (prelude, entry) = (prelude(&arrays), by_group(numbers.number));
@@ -340,7 +343,8 @@ pub(crate) enum Softmax {
     LogSum,
 }
 
-/// Rows brought to mean 0 (if `p[3]`) and variance 1, then scaled and shifted.
+/// Returns the kernel that normalises rows to mean 0 (if `p[3]` is set) and variance 1, then scales
+/// and shifts them.
 ///
 /// Sizes: rows, row length, epsilon, whether to subtract the mean, then for scale and shift how
 /// many elements share one and how many there are. The kernel stores the mean and the inverse
@@ -387,8 +391,8 @@ pub(crate) fn normalise_kernel(numbers: KernelTypes) -> String {
     )
 }
 
-/// The place of the largest (or smallest, `p[4]`) element along the middle dimension, the first or
-/// the last (`p[3]`) of equals.
+/// Returns the kernel that finds the index of the largest element along the middle dimension (the
+/// smallest if `p[4]` is set); of equal ones the first (the last if `p[3]` is set).
 pub(crate) fn place_of_extreme(numbers: KernelTypes) -> String {
     let arrays = numbers.array_bindings();
     let prelude = prelude(&arrays);
@@ -411,9 +415,9 @@ pub(crate) fn place_of_extreme(numbers: KernelTypes) -> String {
     )
 }
 
-/// The `p[3]` first elements in order along the middle dimension, largest first if `p[4]`. Each
-/// element counts those before it, and writes itself at that place if it is one of the first. NaN
-/// counts as larger than any number.
+/// Returns the kernel that finds the `p[3]` first elements in order along the middle dimension, the
+/// largest first if `p[4]` is set. Each element counts those before it, and writes itself at that
+/// place if it is one of the first. NaN counts as larger than any number.
 pub(crate) fn top_kernel(numbers: KernelTypes) -> String {
     let names = [
         ("x", numbers.read),

@@ -1,5 +1,5 @@
-//! The GPU backend on whatever adapter there is (in CI Mesa's lavapipe): against the same graphs
-//! computed in 64-bit floats on the CPU, with random shapes and values.
+//! Tests the GPU backend on any adapter of this machine (in CI Mesa's lavapipe): results must agree
+//! with those of the same graphs in 64-bit floats on the CPU, for random shapes and values.
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod card;

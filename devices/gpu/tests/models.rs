@@ -1,4 +1,4 @@
-//! Whole models on the GPU backend, beside the CPU.
+//! Tests that whole models give the same results on the GPU backend as on the CPU.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -45,7 +45,7 @@ pub struct Cache {
     pub bytes: u64,
 }
 
-/// The CPU this process runs on.
+/// Describes the CPU on which this process runs.
 #[must_use]
 pub fn describe_cpu() -> CpuDescription {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -5,25 +5,25 @@ use std::fs;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Cores that this process may compute on.
+/// Returns the number of cores that this process may use.
 #[must_use]
 pub fn available_cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
 }
 
-/// Bytes of memory that programs can still take without swap.
+/// Returns the bytes of memory that programs can still allocate without swap.
 #[must_use]
 pub fn memory_free_bytes() -> Option<u64> {
     memory_field("MemAvailable:")
 }
 
-/// Bytes of memory the machine has.
+/// Returns the bytes of memory of this machine.
 #[must_use]
 pub fn memory_bytes() -> Option<u64> {
     memory_field("MemTotal:")
 }
 
-/// Most bytes of memory this process had so far.
+/// Returns the peak of this process's memory, in bytes.
 #[must_use]
 pub fn memory_peak_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
@@ -32,8 +32,7 @@ pub fn memory_peak_bytes() -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Lets [`memory_peak_bytes`] count from now on, where the system can: before, something else may
-/// have had more.
+/// Restarts the peak of [`memory_peak_bytes`] at the present use of memory, if the system can.
 pub fn memory_peak_restart() {
     // 5 means the peak of resident memory; a system without it keeps the old peak.
     let _ = fs::write("/proc/self/clear_refs", "5");
@@ -46,7 +45,7 @@ fn memory_field(field: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// A process' times.
+/// The processor time and the start time of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessTimes {
     /// Processor time of all its threads, in the program and in the kernel.
@@ -55,7 +54,7 @@ pub struct ProcessTimes {
     pub begun: Duration,
 }
 
-/// The times of a process by its id, or of this one.
+/// Returns the times of the process with this id, or of this process.
 #[must_use]
 pub fn process_times(process: Option<u32>) -> Option<ProcessTimes> {
     /// Ticks in a second, as Linux counts the time of processes on every architecture.

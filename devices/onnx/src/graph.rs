@@ -15,7 +15,8 @@ use crate::{DimensionValue, GraphProto, ModelProto, NodeProto, TensorProto, Valu
 /// The standard operator set of a model that states none: the first.
 const OPSET_DEFAULT: i64 = 1;
 
-/// A model with its weights.
+/// A model that is ready for an engine: its nodes, its weights, its inputs and outputs, and the
+/// element type of each value.
 #[derive(Clone, Debug)]
 pub struct Graph {
     /// The model without the values of its initializers.

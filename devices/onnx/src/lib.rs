@@ -1,4 +1,6 @@
-//! ONNX models as Rust types: the messages, and common queries on them.
+//! ONNX models as Rust types, and what can be done with a model without a device: decode it,
+//! rewrite it as standard operators ([`expansion`]), infer the ranks and types of its values, find
+//! its states, and count its work.
 //!
 //! ONNX is souk's graph language, so all backends and the planner share these types.
 //! [`decode_model`] distinguishes a file that is not an ONNX model from a truncated one; accessors

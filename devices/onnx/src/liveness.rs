@@ -1,5 +1,5 @@
-//! The lifetimes of a run's values: from the step that makes a value to the last step that reads
-//! it.
+//! Computes the lifetime of each value of a run: from the step that makes it to the last step that
+//! reads it.
 //!
 //! Engines free values by these lifetimes, and the planner computes a run's peak of memory from
 //! them, so that the provider checks the same figure that a run has.

@@ -1,5 +1,5 @@
-//! Builds a small model with an image classifier's operators, and its inputs. A device runs it
-//! before its first job, so that the first job will not pay for a first run.
+//! Builds a small model with the operators of an image classifier, and inputs for it. A device runs
+//! it once before its first job, because the first run in a process is slower than later ones.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const FILTERS: [usize; 4] = [32, 1, 3, 3];
 /// Values per image after the convolution, and columns of the product with them.
 const FEATURES: [usize; 2] = [32 * 14 * 14, 16];
 
-/// Returns the model's inputs: as many images as in a small job.
+/// Returns the model's inputs: a batch of 64 small images.
 #[must_use]
 pub fn model_inputs() -> BTreeMap<String, Tensor> {
     BTreeMap::from([("x".to_owned(), filled_tensor(&IMAGES))])

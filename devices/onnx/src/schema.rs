@@ -1,7 +1,8 @@
-//! States for each ONNX operator the sizes, element type and class of its result, in one table.
-//! Engines, the reference kernels and the planner's shape inference all read this table. If it
-//! lacks an operator, that operator's shape follows a rule in the module that reads it, if any, and
-//! its type is that of its first input.
+//! Contains one table with a row for each ONNX operator: how the sizes and the element type of its
+//! result follow from its inputs, what kind of work it is (for example a matrix product), and
+//! whether the CPU engine rten can run it. Engines, the reference kernels and the planner's shape
+//! inference all read this table. If it lacks an operator, that operator's shape follows a rule in
+//! the module that reads it, if any, and its type is that of its first input.
 
 use souk_memory::DType;
 use souk_memory::DType::{Bool, F32, I32, I64, U8};
@@ -15,7 +16,7 @@ use OperatorClass::{
 use ResultType::{Fixed, Input, OfTensorAttribute, Quantised, Stated, StatedOrInput, Value};
 use RtenClass::{Compare, Convert, Float, Move};
 
-/// The sizes of an operator's first output.
+/// How the sizes of an operator's first output follow from its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extents {
     /// The sizes of its first input.
@@ -24,11 +25,11 @@ pub enum Extents {
     RankOfFirst,
     /// The sizes to which all its inputs broadcast.
     Broadcast,
-    /// Sizes by a rule of its own.
+    /// Sizes by another rule, which the module that reads the table implements.
     Own,
 }
 
-/// The element type of an operator's first output.
+/// How the element type of an operator's first output follows from its inputs and attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultType {
     /// The type of an input.
@@ -73,7 +74,8 @@ pub enum OperatorClass {
     Other,
 }
 
-/// The use of values by an operator that can run in rten.
+/// How an operator that rten (the CPU's engine) can run uses its values: this decides in which
+/// element types rten computes it correctly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RtenClass {
     /// It computes in 32-bit floats.
@@ -86,7 +88,7 @@ pub enum RtenClass {
     Convert,
 }
 
-/// The properties of an operator that follow from its name.
+/// One row of the table: the properties of an operator that follow from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperatorSchema {
     /// The sizes of its first output.

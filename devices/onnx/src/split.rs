@@ -1,4 +1,5 @@
-//! Reads a model file and separates its weights: each gets memory of its own, once.
+//! Reads a model file and separates its weights from the graph, so that each weight has its own
+//! aligned memory and is copied only once.
 //!
 //! A message decoded from a file in memory keeps the whole file, where its weights lie at unaligned
 //! addresses, so an engine would have to copy each of them. If this module reads the file field by

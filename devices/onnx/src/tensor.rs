@@ -1,5 +1,5 @@
-//! Converts ONNX tensor messages to souk's tensors and back. A message can hold its values in any
-//! of several fields, or state that they are outside the model.
+//! Converts ONNX tensor messages to souk's tensors and back. A message can hold its values in one
+//! of several fields, or state that they are in another file.
 
 use std::borrow::Cow;
 

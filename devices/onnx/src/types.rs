@@ -1,7 +1,7 @@
 //! Infers the element type of every value in a graph from its inputs and operators.
 //!
-//! Engines that compute in fewer types than ONNX must know which values they would change. Declared
-//! types of inner values are optional, so this module infers them.
+//! Engines that compute in fewer types than ONNX must know which values they would change. ONNX
+//! models need not declare the types of values inside the graph, so this module infers them.
 
 use std::collections::BTreeMap;
 

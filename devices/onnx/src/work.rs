@@ -23,7 +23,7 @@ const FUNCTION_OPERATIONS: u64 = 8;
 /// intend to reach.
 const ROUNDS_MAX: u64 = 1 << 24;
 
-/// An amount of work.
+/// An amount of work: arithmetic operations, bytes to move, and operators to launch (start).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// Arithmetic operations.
@@ -38,7 +38,7 @@ pub struct Work {
     pub dtype: Option<DType>,
 }
 
-/// A value as the cost model sees it.
+/// The properties of a value on which the cost model depends: its element type and its shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent<'a> {
     /// Element type.

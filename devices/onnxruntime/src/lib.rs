@@ -1,6 +1,6 @@
-//! Runs models through ONNX Runtime, if its library is installed. This backend reaches processors
-//! whose makers wrote a provider (a plug-in of ONNX Runtime for one kind of processor), and is a
-//! second engine for the CPU.
+//! Runs models through ONNX Runtime, if its library is installed. With it souk can sell processors
+//! that have no backend of their own: their makers wrote a provider (a plug-in of ONNX Runtime for
+//! one kind of processor). It is also a second engine for the CPU.
 //!
 //! souk does not include ONNX Runtime. You can name the library in `SOUK_ONNXRUNTIME`; otherwise
 //! souk looks for one with the usual name in the system's library folders. The library reports its

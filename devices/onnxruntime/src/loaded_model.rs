@@ -1,6 +1,6 @@
 //! Converts a subgraph to the form that ONNX Runtime loads, and opens a session of the library for
-//! it. The weights are inside the model, or the library reads them at their present address, so
-//! that it needs no copy at first.
+//! it. The weights are either inside the model, or the library reads them from souk's memory, so
+//! that loading need not copy them.
 
 use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};

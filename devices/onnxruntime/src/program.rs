@@ -21,7 +21,7 @@ use super::ENGINE;
 use super::elements::{self, to_element};
 use super::loaded_model::OpenSession;
 
-/// A loaded model.
+/// A model that is loaded in a session of ONNX Runtime and can run.
 pub(super) struct RuntimeProgram {
     // A run changes the session, so only one run of a program can proceed at a time.
     opened: Mutex<OpenSession>,
@@ -32,7 +32,7 @@ pub(super) struct RuntimeProgram {
     watch: RunMeters,
 }
 
-/// The busy time and the meter for runs.
+/// Measures the runs: adds to the processor's busy time, and reads its energy meter.
 pub(super) struct RunMeters {
     pub busy: Arc<Busy>,
     /// The meter of the processor, if it has one.

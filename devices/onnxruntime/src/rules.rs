@@ -1,6 +1,7 @@
 //! Refuses, before a model is loaded, the operators that ONNX Runtime computes differently from
 //! ONNX's definition, and those that would fail only during a run. The ONNX project's operator
-//! tests revealed them.
+//! tests revealed these operators. The submodule adds the operators that only OpenVINO's provider
+//! gets wrong.
 
 mod openvino;
 

@@ -1,5 +1,6 @@
-//! ONNX Runtime on this CPU, where a library is found. Without one these tests say so and pass:
-//! `SOUK_TEST_ONNXRUNTIME` names the library for them alone, as the wheels of PyPI carry it.
+//! Tests the backend on this CPU with an ONNX Runtime library, if there is one; otherwise the tests
+//! report that and pass. `SOUK_TEST_ONNXRUNTIME` can name a library for these tests only, for
+//! example the one in ONNX Runtime's Python wheel.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Computes `Attention`, `RotaryEmbedding`, and `LinearAttention` with its running state, exactly
-//! and without regard for speed. The table of kernels (`table.rs`) assigns these functions to
-//! operators.
+//! Computes the operators `Attention`, `RotaryEmbedding` and `LinearAttention` (whose state passes
+//! from call to call) for the reference kernels, which put exactness before speed. The table of
+//! kernels (`table.rs`) assigns these functions to operators.
 
 use souk_memory::{DType, Tensor};
 

@@ -1,5 +1,5 @@
-//! Computes encoders, which look up each value in a table: the number of a label, or the label of a
-//! number.
+//! Computes `LabelEncoder`, which replaces each element by its value in a table, for example a
+//! label by its number or a number by its label. souk has replaced strings by ids before.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Defines [`KernelError`], the reasons why a reference kernel failed on its inputs.
+//! Defines [`KernelError`], the error of a reference kernel that could not compute its outputs, for
+//! example because of an unsuitable shape or a division by zero.
 
 use souk_memory::{DType, ShapeError, TensorError};
 use souk_vocabulary::processor::RunError;

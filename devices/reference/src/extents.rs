@@ -1,4 +1,5 @@
-//! Computes the sizes of all values of a run before the run makes any of them.
+//! Computes the sizes of all values of a run before the run makes any of them, so that an engine
+//! can refuse a run that it would not survive.
 //!
 //! An engine that allocates without a check ends the process if a size that the run determines
 //! exceeds memory, and an engine with 32-bit integers wraps larger ones. Sizes are integers, which

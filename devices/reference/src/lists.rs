@@ -1,9 +1,10 @@
-//! Computes the operators on lists of tensors, for models that create lists during a run.
+//! Computes the operators on lists of tensors (ONNX sequences), for models that create lists during
+//! a run.
 //!
 //! A list is one tensor of its elements' type: the number of tensors, their shapes, and then their
 //! elements. So loops, conditions and engines handle it like any other value, and the type of its
-//! elements is known beforehand. If a list's length is known beforehand, souk expands the list when
-//! it loads the model, and the list never gets here.
+//! elements is known beforehand. If the length of a list is known beforehand, souk already replaces
+//! the list with its tensors when it loads the model, so these kernels do not see it.
 
 use souk_memory::{DType, Shape, Tensor};
 use souk_onnx::DataType;

@@ -1,4 +1,5 @@
-//! Computes the losses of classifiers: `NegativeLogLikelihoodLoss` and `SoftmaxCrossEntropyLoss`.
+//! Computes the loss operators of classifiers, `NegativeLogLikelihoodLoss` and
+//! `SoftmaxCrossEntropyLoss`: how far scores are from the true classes.
 
 use souk_memory::Tensor;
 

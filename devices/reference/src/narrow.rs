@@ -1,5 +1,5 @@
-//! Converts elements of fewer than 8 bits: integers of 4 and 2 bits, and the 4-bit float. A byte
-//! holds several elements, the first in its low bits.
+//! Converts elements of fewer than 8 bits: integers of 4 and 2 bits, and the 4-bit float. ONNX
+//! packs several such elements into a byte, the first in its low bits.
 
 use souk_memory::{DType, Shape, Tensor};
 

@@ -1,5 +1,6 @@
-//! Draws the mask of a dropout with a seed, from a generator that is identical on every machine.
-//! The reference kernel and the GPU backend both call it.
+//! Draws the mask of a `Dropout` (the elements that it keeps) from the node's seed, with a
+//! generator that is identical on every machine. The reference kernel and the GPU backend both call
+//! it.
 //!
 //! ONNX does not define the generator, so souk must refuse a node without a seed. For a node with
 //! one, ONNX's reference draws by the Mersenne Twister, seeded by an integer as in numpy's

@@ -1,7 +1,8 @@
-//! Computes the operators that draw at random, such as `RandomNormal` and `Bernoulli`.
+//! Computes the operators that draw at random, such as `RandomNormal` and `Bernoulli`, and
+//! `Sample`, souk's own operator, which draws the next token of a text.
 //!
-//! ONNX does not define the generator. Here a mixed counter draws each element from its index and
-//! the node's key, so the result is the same on every machine, regardless of other draws. You can
+//! ONNX does not define the generator. Here a hash of the node's key and the element's index gives
+//! each draw, so the result is the same on every machine, regardless of other draws. You can
 //! therefore compare the results of two providers, and another provider can recompute a lost
 //! result. The key is the node's `seed`, or its name if it has none, so two nodes draw differently,
 //! and each run will repeat the draws of the last.

@@ -1,4 +1,4 @@
-//! Computes recurrent networks: plain (`RNN`), gated (`GRU`), and with long memory (`LSTM`).
+//! Computes the recurrent operators `RNN`, `GRU` and `LSTM`, in either direction or both.
 
 use souk_memory::Tensor;
 

@@ -1,5 +1,5 @@
-//! Computes positions in tensors for the other kernels: strides, broadcasting, and the indices of
-//! all elements.
+//! Helps the other kernels to address the elements of tensors: computes strides, broadcast shapes,
+//! and the indices of all elements.
 
 use super::error::KernelError;
 

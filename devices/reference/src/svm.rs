@@ -1,5 +1,5 @@
-//! Computes support vector machines, which classify or score a row by its likeness to the model's
-//! support vectors.
+//! Computes `SVMRegressor` and `SVMClassifier` (support vector machines), which score or classify a
+//! row by its similarity to the model's support vectors.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;

@@ -1,4 +1,5 @@
-//! The kernels against figures worked out by hand.
+//! Tests the reference kernels with expected values that were worked out by hand, and with inputs
+//! that they must refuse.
 
 use super::call::KernelError;
 use super::*;

@@ -1,5 +1,5 @@
-//! Reads ensembles of trees from a node's attributes, and evaluates them plainly. The CPU device
-//! compiles the same [`Ensemble`] to a faster form.
+//! Reads ensembles of decision trees from a node's attributes, and evaluates them tree by tree
+//! without optimisation. The CPU device compiles the same [`Ensemble`] to a faster form.
 //!
 //! Both of ONNX's representations become one form, where every node is reachable from exactly one
 //! root by one path, so an evaluation will end for any model.

@@ -1,9 +1,9 @@
 //! Checks a device's results, so that souk finds a faulty driver before it offers the device for
 //! sale.
 //!
-//! Small operators of each kind that models contain run on the device, twice with different values,
-//! and on the CPU's kernels. A device that computes in fewer bits than requested passes; a device
-//! that leaves memory unchanged, swaps rows or repeats its last answer does not.
+//! The module runs small operators of each kind on the device, twice with different values, and
+//! compares the results with those of the CPU. A device that computes in fewer bits than requested
+//! passes; a device that leaves memory unchanged, swaps rows or repeats its last answer does not.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -3,10 +3,10 @@
 //!
 //! A model that runs once or twice is not worth two compilations. So the other engine gets the
 //! model only after souk's own engine has run it for about the time that a compilation takes, and
-//! only if there is memory for it. On each new set of shapes, the contest compares the other
-//! engine's first results with those of the own engine for the same inputs; if they differ, it
-//! drops the other engine. While it keeps both engines, the weights are in memory twice. Once no
-//! new shapes appear, it drops an engine that has won nowhere.
+//! only if there is memory for it. On each new set of shapes, the contest compares the first
+//! results of both engines for the same inputs; if they differ, it drops the other engine. While it
+//! keeps both engines, the weights are in memory twice. Once no new shapes appear, it drops an
+//! engine that has won nowhere.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -42,8 +42,8 @@ const APART_MAX: f64 = 1e-3;
 /// The same limit for floats of 16 bits.
 const APART_MAX_HALVES: f64 = 2e-2;
 
-/// The CPU with its own engines and a library of ONNX Runtime. It times a subgraph that both
-/// support and that runs often on both, and runs it on the faster.
+/// The CPU with two engines, souk's own and ONNX Runtime. It runs a subgraph that both support and
+/// that runs often on the faster one, after it has timed both.
 pub struct EngineContest {
     own: Cpu,
     other: Arc<OnnxRuntime>,

@@ -1,8 +1,9 @@
-//! Times copies between a device's memory and others: small ones for the latency, large ones for
-//! the bandwidth, and the best of several.
+//! Measures the links between a device's memory and other memories (the host's and other devices'):
+//! times small copies for the latency and large ones for the bandwidth, and takes the best of
+//! several.
 //!
-//! A device can report a copy before it has ended, so a small one that is read back follows each.
-//! The time to read a small one is subtracted.
+//! A device can report a copy as done before it is. So each timed copy is followed by a small one
+//! that is read back, which can only end after it; the time of the small one is subtracted.
 
 use std::time::{Duration, Instant};
 

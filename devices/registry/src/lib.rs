@@ -1,5 +1,5 @@
-//! Prepares this machine's devices for sale: opens and measures them, checks them against the CPU,
-//! warms them up, and holds contests between two engines of one device.
+//! Prepares this machine's devices for sale: opens and measures them, compares their results with
+//! the CPU's, warms them up, and finds the faster of two engines of one device.
 //!
 //! You should check and warm a device before you sell it:
 //!

@@ -1,9 +1,10 @@
-//! Measures the CPU: arithmetic, memory bandwidth, the time to launch an operator.
+//! Measures the CPU and devices with their own memory: arithmetic, memory bandwidth, and the time
+//! to launch (start) an operator.
 //!
 //! The measurement is quick (below two seconds), because a provider measures when it starts. It
-//! uses the backend's own arithmetic, so the figure is a buyer's speed, not the hardware's limit.
-//! The best of several runs counts, without the time that a run waits for a core, because other
-//! work shares the machine.
+//! runs souk's own kernels, so the figures are the speed that a buyer gets, not the limit of the
+//! hardware. The best of several runs counts, without the time that a run waits for a core, because
+//! other work shares the machine.
 
 mod undisturbed;
 

@@ -1,4 +1,6 @@
-//! Times single operators on a device, in a table of operators and sizes.
+//! Measures a device operator by operator, for `souk device bench`: times each operator of a table
+//! in several types and sizes, and collects the times in a [`Sheet`], which the device's owner can
+//! sign and others can compare.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -43,7 +45,8 @@ pub struct Row {
     pub bytes_per_second: f64,
 }
 
-/// The measurement sheet of a device, which its owner signs and others can compare.
+/// The measured times of a device's operators and links, which its owner can sign and others can
+/// compare.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sheet {
     /// Identity of the device and its driver; if it changes, the device must be measured again.

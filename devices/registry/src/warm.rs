@@ -1,7 +1,8 @@
-//! Runs a small model before the first job, so that no job pays for a process's first run.
+//! Runs a small model on a device before its first job, because the first run in a process is
+//! slower.
 //!
-//! A fresh process has code, threads and memory that were never used. A small model in each kind of
-//! engine takes this cost before the first job.
+//! A fresh process has code, threads and memory that were never used, and the first run of an
+//! engine pays for them.
 
 use souk_onnx::sample;
 use souk_vocabulary::processor::{Processor, WorkError};

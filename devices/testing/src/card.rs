@@ -1,4 +1,5 @@
-//! CUDA's libraries, simulated by `fake.cpp`, in a separate process that finds them before any
+//! Runs a test in a separate process with simulated CUDA libraries, so that the CUDA backend can be
+//! tested without a card. `fake.cpp` simulates the libraries; the process finds them before any
 //! others.
 
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! An allocator that counts bytes, for tests of memory use. Its counts are the same on every
-//! machine, unlike an operating system's figures.
+//! An allocator that counts the bytes in use, for tests of memory use. Its counts are the same on
+//! every machine, unlike an operating system's figures.
 
 #![expect(unsafe_code, reason = "an allocator can't be written without")]
 

@@ -1,4 +1,5 @@
-//! Nodes with results worked out by hand, for infinite values and NaN.
+//! Nodes with inputs that contain infinite values or NaN, and with the outputs that ONNX defines
+//! for them, worked out by hand. The tests of the CPU and GPU backends run them.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
 //! The catalogue of known processors, from which emulated devices take their profiles.
 //!
-//! The data file states each figure in one unit, dense and sparse apart, with its source. Data
-//! sheets do not give the time to launch an operator, so this module assumes one for each kind.
-//! Every entry must name its source, and must not have fields that this module does not know.
+//! The data file states each figure in one fixed unit and with its source, and separates dense
+//! throughput from throughput with structured sparsity. Data sheets do not give the time to launch
+//! an operator, so this module assumes one for each kind. Every entry must name its source, and
+//! must not have fields that this module does not know.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

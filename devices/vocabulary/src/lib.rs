@@ -1,5 +1,6 @@
-//! The vocabulary of devices: processors and programs, profiles of processors, the catalogue of
-//! known ones, and the history of their run times.
+//! The types by which souk describes and uses devices, whatever their backend: the interface of
+//! processors and programs, the profiles of processors, the catalogue of known ones, and the
+//! history of their run times.
 //!
 //! A device sees one subgraph at a time. It knows neither money nor peers.
 //!

@@ -1,7 +1,9 @@
-//! The quantity that a plan minimises, by the name that files and the command line use.
+//! Defines [`Objective`], the quantity that a plan minimises (for example time or price), with the
+//! names by which files and the command line choose it.
 //!
-//! Buyers and providers state it in their files, and planners follow it. It is here because a file
-//! can name it where nothing plans.
+//! Buyers and providers choose it in their configuration files, and planners follow it. It is in
+//! this crate and not with the planner, because code that reads such a file may not contain a
+//! planner.
 
 use std::fmt;
 use std::str::FromStr;

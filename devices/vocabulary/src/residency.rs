@@ -1,7 +1,7 @@
 //! Defines the interface to a device's own memory, in which tensors can stay between runs.
 //!
 //! A device with such memory reports its links to the host's memory and to other devices' memories.
-//! A caller that runs several devices can decide by these links where each tensor should go.
+//! The scheduler, which runs several devices, uses the links to decide where each tensor should go.
 
 use std::any::Any;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! WebAssembly kernels: modules of a buyer's own, which run without imports and within limits.
+//! Runs WebAssembly kernels: operators that a buyer supplies as WebAssembly modules, and that a
+//! provider runs without imports and within limits.
 //!
 //! A module takes tensors and returns tensors. It has no clock, no randomness, no file and no
 //! access to anything outside. NaN has one form, threads and relaxed instructions are off, and the
@@ -74,7 +75,7 @@ impl Default for WasmLimits {
     }
 }
 
-/// Why a kernel was refused, or did not end well.
+/// Reasons why a kernel was refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WasmError {
     /// The module is too long.
@@ -149,13 +150,13 @@ pub enum WasmError {
     Outside {
         /// Address of the first byte.
         address: u32,
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
     /// An output has another type than the node declares.
     #[error("output {index} of the kernel has the element type {found}, not {expected}")]
     Type {
-        /// Which output.
+        /// The number of the output, from 0.
         index: usize,
         /// Type that the node states.
         expected: DType,

@@ -1,5 +1,5 @@
-//! Tensors on their way into a module's memory and out of it. The host trusts no statement of a
-//! module: it checks every address, size and type before it copies a byte.
+//! Copies tensors into a module's memory and out of it. The host trusts nothing that a module
+//! states: it checks every address, size and type before it copies a byte.
 
 use bytes::Bytes;
 use souk_memory::{DType, Shape, ShapeError, Tensor};

@@ -1,5 +1,5 @@
-//! Kernels in WebAssembly: the example computes what it says, each limit has its own error, and the
-//! host believes nothing that a module says.
+//! Tests WebAssembly kernels: the example computes the right result, each exceeded limit has an
+//! error of its own, and the host refuses false statements of a module.
 
 use proptest::prelude::*;
 use souk_testing::median_kernel;

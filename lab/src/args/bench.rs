@@ -1,4 +1,5 @@
-//! The arguments of `souk bench …`.
+//! Defines the subcommands of `souk bench` and their arguments. Their doc comments are the text of
+//! `--help`.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

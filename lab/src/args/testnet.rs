@@ -1,4 +1,5 @@
-//! The arguments of `souk testnet sim|attacks|chaos|hostile|liars|gossip`.
+//! Defines the subcommands `souk testnet sim|attacks|chaos|hostile|liars|gossip` and their
+//! arguments. Their doc comments are the text of `--help`.
 
 use std::path::PathBuf;
 use std::time::Duration;

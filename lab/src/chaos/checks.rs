@@ -1,6 +1,6 @@
-//! Checks the invariants of a market that must hold whatever happens to its nodes, such as the sum
-//! of all credits. The chaos test checks them after each fault and at the end, the test with
-//! hostile peers at its end.
+//! Checks the invariants that a market must keep even if its nodes fail or lie, such as the sum of
+//! all credits. The chaos test checks them after each fault and at the end; the test with hostile
+//! peers checks them at its end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Kills nodes of a running testnet with SIGKILL; the testnet's supervisor restarts them.
 //!
-//! Only one node is away at a time, so a market with three validators keeps working: the next kill
+//! Only one node is down at a time, so a market with three validators continues: the next kill
 //! waits until the last killed node serves again. The test never kills the supervisor.
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Submits a stream of jobs to the market under test: several buyers each run one job after another
 //! and compare its outputs with those of the first. The chaos test and the test with hostile peers
-//! use it, and read from its counts how the jobs fared.
+//! use it, and count how many jobs finished, failed or got wrong outputs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! `souk bench …`: measures souk itself, with one measurement for each command.
+//! Carries out `souk bench …`: each subcommand measures one part of souk. `conformance` (ONNX's
+//! operator tests) and `choose` are in this file, the others in submodules.
 
 mod consensus;
 mod cost;

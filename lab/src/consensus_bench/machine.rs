@@ -1,5 +1,6 @@
 //! Defines the state machine that the replicas of `souk bench consensus` replicate in place of a
-//! market. It costs almost nothing: it counts commands, and notices gaps and a different order.
+//! market. It does almost nothing, so that the benchmark measures the replication: it counts
+//! commands, and detects missing or reordered ones.
 //!
 //! It hashes no commands, because the history of every replica hashes them already.
 

@@ -1,5 +1,6 @@
-//! Plays the attacks of hostile peers on real nodes, in one loop for each kind of attack. A round
-//! of a loop is one act on one node.
+//! Carries out the attacks of hostile peers on real nodes. Each kind of attack is a loop that
+//! repeats one action against one node after another, for example sends random bytes or opens many
+//! streams.
 
 mod gossip;
 

@@ -1,5 +1,6 @@
-//! A validator that lies: it stands in the place of one that was stopped, at its address and with
-//! its key, passes on what an honest validator answers, and changes it as its present lie demands.
+//! A validator that lies. It replaces a stopped validator, with that one's address and key; it
+//! forwards each request to an honest validator and changes the answer according to the lie that it
+//! tells at present.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,15 +31,16 @@ pub(super) struct HonestHeads {
     pub(super) late: TreeNote,
 }
 
-/// What the liar tells at present.
+/// The lie that the validator tells at present.
 #[derive(Clone, Copy, Debug)]
 struct Tale {
     lie: Lie,
-    /// Whether it tells its first listener's tale, or the other one.
+    /// Whether it shows the first version of the lie or the second: in a split view each client
+    /// sees another one.
     is_first: bool,
 }
 
-/// The liar; see the module.
+/// The lying validator (see the module documentation).
 pub(super) struct LyingValidator {
     raft_id: u64,
     key: NodeKey,

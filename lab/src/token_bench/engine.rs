@@ -1,7 +1,7 @@
 //! A fake inference engine with OpenAI's HTTP API, for measurements: a question says how many
 //! pieces its answer has and how long the engine pauses before each, and both sides can compute
-//! the text. The engine continues an answer that begins with text of its own, and records which
-//! answers it continued.
+//! the text. If a question brings the beginning of an answer, the engine continues it, as after the
+//! loss of a provider, and records that it did.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,5 +1,6 @@
-//! A market of processes whose providers sell the fake engine, and a server that buys from them:
-//! sets them up by the commands that users type, kills providers, and reads processor times.
+//! Starts the market of `souk bench tokens`: processes whose providers sell the fake engine's
+//! answers, and a `souk openai` server that buys them. It sets them up with the commands that users
+//! type, kills providers, and reads processor times.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

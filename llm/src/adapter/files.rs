@@ -1,5 +1,6 @@
-//! Reads and writes an adapter's two files in the form of PEFT. A configuration that states an
-//! extension of LoRA is refused by its key.
+//! Reads and writes an adapter's two files as the library PEFT has them: `adapter_config.json` and
+//! `adapter_model.safetensors`. A configuration that states an extension of LoRA is refused by its
+//! key.
 
 use std::collections::BTreeMap;
 use std::path::Path;

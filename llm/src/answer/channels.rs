@@ -1,5 +1,6 @@
-//! Reads the answer of a model that writes in channels, as it arrives: `analysis` holds the
-//! thought, `final` the text, and a part with a function as its recipient is a call.
+//! Reads the answer of a model that writes in channels, as gpt-oss does: the channel `analysis`
+//! holds the thought, `final` the text, and a part that is addressed to a function
+//! (`to=functions.NAME`) is a tool call.
 
 use serde_json::Map;
 

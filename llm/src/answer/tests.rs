@@ -1,3 +1,6 @@
+//! Tests that answers are separated into thoughts, text and tool calls, however they are cut into
+//! pieces.
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

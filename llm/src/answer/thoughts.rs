@@ -1,5 +1,5 @@
-//! Reads the thought that a model writes between marks before it answers, without the space around
-//! it.
+//! Separates the thought that a model writes between `<think>` and `</think>` from the text of its
+//! answer, and drops the white space around the thought.
 
 use super::{AnswerPiece, partial_mark_length};
 

@@ -1,4 +1,5 @@
-//! Formats the date in a template: Python's `strftime`, in the C locale, for a time in UTC.
+//! Formats dates for chat templates, which can print today's date: implements Python's `strftime`
+//! in the C locale, for a time in UTC.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! Supplies methods of Python strings and filters of Jinja to chat templates, because the template
-//! engine lacks them.
+//! Supplies methods of Python's strings (such as `removeprefix` and `partition`) and filters of
+//! Jinja to chat templates, because the template engine lacks them.
 
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};

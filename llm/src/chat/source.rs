@@ -1,5 +1,5 @@
-//! Rewrites a template's source for the engine: features of Hugging Face's tools that the engine
-//! lacks become ones that it has.
+//! Rewrites a chat template's source for the template engine (minijinja): replaces features of
+//! Hugging Face's tools that the engine lacks with ones that it has.
 //!
 //! - `{% generation %}`, which marks the text that a model is trained on, becomes a scope of names.
 //! - `'a text' % values` becomes the equivalent filter `format`.

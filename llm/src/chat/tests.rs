@@ -1,3 +1,6 @@
+//! Tests chat templates: the texts must equal those of Hugging Face's tools byte for byte, and
+//! templates without an end are stopped.
+
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;

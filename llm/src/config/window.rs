@@ -1,5 +1,5 @@
-//! Describes sliding-window layers: layers of a decoder whose tokens see a limited number of
-//! positions.
+//! Describes the layers of a decoder with sliding-window attention, in which each token sees only a
+//! limited number of earlier positions.
 
 use super::Rotary;
 

@@ -1,4 +1,4 @@
-//! Builds the feed-forward part of a mixture of experts.
+//! Builds the feed-forward part of a decoder layer in a mixture-of-experts model.
 //!
 //! A router weights all experts for each row. The experts with the largest weights process the row,
 //! and the graph adds their outputs by weight. If there is a shared expert for all rows, a gate

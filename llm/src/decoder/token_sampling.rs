@@ -1,7 +1,9 @@
-//! Makes a decoder sample the tokens after its rows itself.
+//! Extends a decoder's model so that the device that computes it also samples the next tokens, with
+//! souk's operator `Sample`.
 //!
-//! Logits are hundreds of times larger than a token, so the decoder returns them only on request.
-//! It feeds the token to the next request, which can omit its own.
+//! The logits of a position are hundreds of times larger than its token, so the model returns them
+//! only on request. It also feeds the sampled token to the next request, which then need not bring
+//! a token.
 
 use bytes::Bytes;
 use souk_memory::DType;

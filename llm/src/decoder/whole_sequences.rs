@@ -1,10 +1,11 @@
-//! Builds a decoder over whole sequences, for training: without caches, with logits of all
-//! positions, and with an adapter beside its matrices if one is to be trained.
+//! Builds the form of a decoder that is trained: it reads whole sequences at once, has no caches,
+//! and returns the logits of all positions. If an adapter is trained, the model contains it beside
+//! its matrices.
 //!
-//! Each operator has a rule in the scheduler's module `gradient`. Products have the form of `Gemm`
-//! with the weight as the file has it, so that neither pass transposes a weight. Sequences begin at
-//! position 0 and are filled up at their end. So causal attention sees no filling, and only the
-//! loss needs to know of it.
+//! The scheduler's module `gradient` can differentiate each operator of this model. Products have
+//! the form of `Gemm` with the weight as the file has it, so that neither pass transposes a weight.
+//! Sequences begin at position 0 and are filled up at their end. So causal attention sees no
+//! filling, and only the loss needs to know of it.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::subgraph::weight_id;

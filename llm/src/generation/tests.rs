@@ -1,4 +1,5 @@
-//! Sequences, drafts, and texts of grammars.
+//! Tests generation with a fake session: a sequence computes only the tokens that are new, right
+//! drafts save steps and never change the text, and texts match their grammars.
 
 mod grammars;
 

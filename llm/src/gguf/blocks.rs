@@ -1,4 +1,5 @@
-//! Converts K-quants and similar block types to 8 bits while reading.
+//! Converts weights of 2 to 6 bits (ggml's K-quants and similar block types) to blocks of 8 bits
+//! when a GGUF file is read.
 //!
 //! Decoders compute with blocks of 32 integers of 8 bits and a scale of 16. The file's 2 to 6 bits,
 //! with scales for as few as 16 numbers, become floats first, exactly as ggml defines them, and

@@ -1,3 +1,6 @@
+//! Tests the reader of GGUF files, with valid files, files beyond its limits, and models in several
+//! parts.
+
 use proptest::prelude::*;
 
 use super::*;

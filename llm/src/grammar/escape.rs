@@ -1,6 +1,6 @@
-//! Lets a text escape its grammar: a text that begins with a given mark need not match the grammar.
-//! `Vocabulary::or_after` adds such an escape. The escape follows the text token by token until it
-//! is clear whether the text begins with the mark.
+//! Lets a text that begins with a given mark (such as the one that begins a tool call) leave its
+//! grammar. `Vocabulary::or_after` adds such an escape. The escape follows the text token by token
+//! until it is clear whether the text begins with the mark.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Estimates the cost of a schema's properties: the square of their number in each object.
+//! Refuses a JSON schema whose objects have too many properties: estimates the time to match them,
+//! which grows with the square of their number in each object.
 //!
 //! Each property is optional, so the matcher considers it together with all later ones. Joined
 //! schemas, also by references, form an object with the properties of all parts, once for each

@@ -1,4 +1,5 @@
-//! Prepares a schema for a grammar: checks its size and removes annotations.
+//! Prepares a JSON schema for a grammar: refuses one that is too large, and removes annotations
+//! that do not restrict the text.
 //!
 //! JSON Schema treats an unknown `format` as an annotation. souk enforces the formats that it
 //! supports.

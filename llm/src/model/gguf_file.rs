@@ -1,5 +1,5 @@
-//! Reads a GGUF file as a language model, with the tensor names and settings of Hugging Face's
-//! files.
+//! Reads a language model from a GGUF file, and renames its tensors and settings to those of
+//! Hugging Face's files, which the decoder expects.
 
 use std::path::Path;
 

@@ -15,7 +15,7 @@ use crate::weights::{Weight, WeightError, Weights, with_floats};
 /// The report of a training, beside which its receipts lie.
 const TRAINING: &str = "train.json";
 
-/// Files that change what a model is or says, and that not every model has.
+/// Optional files that change a model or its answers.
 const TELLING: [&str; 6] = [
     adapter::CONFIG,
     INDEX,
@@ -25,7 +25,7 @@ const TELLING: [&str; 6] = [
     "tokenizer_config.json",
 ];
 
-/// The contents of such a folder.
+/// The contents of a folder in the layout of Hugging Face's tools.
 #[derive(Clone)]
 pub struct ModelFolder {
     path: PathBuf,

@@ -1,4 +1,6 @@
-//! Changes a model's weights as little as another honest copy of them may differ.
+//! Changes a model's weights by pseudo-random amounts as small as the rounding of bf16, by which
+//! two honest copies of one model can differ. Audits compare the reference with such a copy, to
+//! know how far honest answers can differ.
 
 use souk_memory::{Bf16, DType, F16, Tensor};
 

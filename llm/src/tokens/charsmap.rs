@@ -1,8 +1,10 @@
-//! Checks assumptions of the tokeniser library about a file, because it panics if they fail.
+//! Refuses a `tokenizer.json` on which the tokeniser library would panic, because the file can come
+//! from a stranger.
 //!
-//! It expects that the decoder is JSON, and that a normaliser of the kind `Precompiled` has a
-//! character map whose trie never leads out of itself. Such a map consists of the trie's length in
-//! bytes, the trie as 32-bit numbers, and the replacement texts.
+//! The library assumes that the decoder is JSON, and that a normaliser of the kind `Precompiled`
+//! has a character map whose trie (a tree over the bytes of the text) never leads out of itself.
+//! Such a map consists of the trie's length in bytes, the trie as 32-bit numbers, and the
+//! replacement texts.
 
 use serde::Deserialize;
 use serde_json::Value;

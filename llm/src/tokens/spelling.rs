@@ -1,5 +1,5 @@
 //! Computes the bytes that each token of a vocabulary adds to a text. Grammars need them to find
-//! the allowed tokens. It refuses a tokeniser whose tokens have bytes that depend on their
+//! the allowed tokens. The module refuses a tokeniser in which the bytes of a token depend on its
 //! neighbours.
 
 use std::collections::BTreeMap;

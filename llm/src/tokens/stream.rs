@@ -1,9 +1,10 @@
 //! Converts tokens to text one by one. The pieces together equal the decoder's text of all tokens.
 //!
-//! Tokens may be bytes. If they are letters of a byte each, invalid UTF-8 becomes U+FFFD as in any
-//! reader of UTF-8. If a run of tokens such as `<0xE4>` stands for text that has no piece in the
-//! vocabulary, the decoder takes the run as a whole: one wrong byte turns each of its bytes into
-//! U+FFFD. So the stream holds a run back until it ends, or for [`RUN_BYTES_MAX`].
+//! A token can be a part of a character. In byte-level vocabularies each letter of a token stands
+//! for a byte, and invalid UTF-8 becomes U+FFFD. Other vocabularies write a character that has no
+//! token as a run of byte tokens, such as `<0xE4>`; their decoder converts a run as a whole, and
+//! one wrong byte turns all of it into U+FFFD. So the stream holds a run back until it ends or has
+//! [`RUN_BYTES_MAX`] bytes.
 
 use tokenizers::Decoder;
 

@@ -1,4 +1,5 @@
-//! Reads calls in a text as it arrives: holds back text that may be a call until it is certain.
+//! Finds the tool calls in a model's text as it arrives. It holds back text that could be the
+//! beginning of a call until that is certain.
 
 use serde_json::{Deserializer, Map, Value};
 

@@ -1,3 +1,5 @@
+//! Tests the descriptions of tools in templates, and the reader of tool calls.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,4 +1,5 @@
-//! Reads one line of a file of examples with a model's tokeniser and chat template.
+//! Converts one line of a file of training examples to tokens, with a model's tokeniser and chat
+//! template.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -8,7 +9,7 @@ use crate::chat::{Conversation, Message};
 use crate::model::Card;
 use crate::tokens::{Marks, Tokenizer};
 
-/// What examples are read with.
+/// Reads examples with a model's tokeniser and chat template.
 #[derive(Clone, Copy)]
 pub struct ExampleReader<'a> {
     /// The model's metadata, with its chat template.

@@ -1,3 +1,6 @@
+//! Tests that only answers get labels, and that invalid lines of examples are refused with their
+//! number.
+
 use std::path::Path;
 
 use super::*;

@@ -1,4 +1,5 @@
-//! Stacks the matrices of experts, which folders store one by one, into one weight each.
+//! Stacks the matrices of a mixture model's experts, which folders store one by one, so that each
+//! layer has one weight for each kind of matrix.
 //!
 //! A decoder takes the matrices of a layer's experts together. So files of either kind give the
 //! same decoder, and a provider's memory holds as many contents as for an ordinary model.

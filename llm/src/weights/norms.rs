@@ -1,5 +1,5 @@
-//! Adds one to the weights of norms, because folders of Gemma models store them less one. The
-//! reader of such folders calls it.
+//! Adds one to the weights of norms when a folder of a Gemma model is read, because such folders
+//! store each of these weights less one.
 
 use souk_memory::Tensor;
 

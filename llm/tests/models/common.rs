@@ -1,4 +1,5 @@
-//! Models made of a hash, as `reference/decoder.py` makes them.
+//! Builds the small models of these tests: a hash of each weight's name determines its numbers, so
+//! that `reference/decoder.py` builds the same model.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -1,4 +1,5 @@
-//! A decoder cut into parts that keep their states each for itself.
+//! Tests a decoder that is cut into several parts, each of which keeps its own states (caches):
+//! together they must give the same logits as the whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 

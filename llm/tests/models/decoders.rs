@@ -1,4 +1,5 @@
-//! Decoders on this machine's processor, held against references in 64-bit floats.
+//! Tests decoders of every architecture on this machine's processor: their logits and texts must
+//! match those of a reference in 64-bit floats (`reference/decoder.py`).
 
 use std::ops::ControlFlow;
 

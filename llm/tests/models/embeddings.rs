@@ -1,4 +1,4 @@
-//! Texts as vectors: what a decoder makes of a text before its head.
+//! Tests embeddings: the vectors that a decoder without its head computes for a text.
 
 use souk_llm::decoder::Decoder;
 use souk_llm::embedding::{Pooling, to_embedding_model};

@@ -1,4 +1,5 @@
-//! Mixtures of experts, of folders and of GGUF files.
+//! Tests mixture-of-experts models, read from folders and from GGUF files, with weights in floats
+//! and in blocks.
 
 use serde_json::json;
 use souk_llm::model::LanguageModel;
@@ -66,8 +67,8 @@ fn blocks_of_experts_give_nearly_what_the_floats_they_stand_for_give() {
     }
 }
 
-/// Weights are rounded to bytes as rows are, each by as much and neither by the other's: so they are
-/// off by the root of two times what blocks are that stay what they are, more or less.
+/// Weights are rounded to bytes as rows are, each by as much and neither by the other's: so they
+/// are off by the root of two times what blocks are that stay what they are, more or less.
 #[test]
 fn super_blocks_of_experts_give_nearly_what_the_floats_they_stand_for_give() {
     let mut case = Case::read("qwen2-moe");

@@ -1,4 +1,5 @@
-//! The same models as GGUF files.
+//! Tests models read from GGUF files: they must give the same results as the same models read from
+//! folders.
 
 use bytes::Bytes;
 use serde_json::{Value, json};

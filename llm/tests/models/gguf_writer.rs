@@ -1,4 +1,4 @@
-//! GGUF files as tests write them.
+//! Writes GGUF files for the tests.
 
 use bytes::Bytes;
 

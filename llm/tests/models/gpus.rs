@@ -1,4 +1,5 @@
-//! Decoders on a GPU, often a driver made of software, held against this machine's processor.
+//! Tests decoders on a GPU (often a software driver): their results must match those of this
+//! machine's processor.
 
 use souk_gpu::{Gpu, GpuConfig, list_adapters};
 use souk_llm::decoder::Decoder;

@@ -1,4 +1,4 @@
-//! Super-blocks as tests write them, from numbers: the other way round than they are read.
+//! Encodes numbers as super-blocks (ggml's K-quants) for the tests; the library only decodes them.
 
 use souk_memory::F16;
 

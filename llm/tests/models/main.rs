@@ -1,5 +1,5 @@
-//! Models made of a hash, written as people's files, opened, and run on this machine's
-//! processor and its GPU.
+//! Tests language models end to end: writes small models, whose weights come from a hash, as
+//! folders and GGUF files, opens them, and runs them on this machine's processor and GPU.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 

@@ -1,5 +1,5 @@
-//! Decoders over whole sequences: with adapters held against PyTorch and PEFT, and the gradients of
-//! their weights against differences of losses.
+//! Tests training: losses and adapters must match those of PyTorch and PEFT, and the gradients of
+//! all weights must match numerical differences of the loss.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

@@ -1,6 +1,7 @@
-//! Measures the market: `cargo bench -p souk-market-bench` runs the flows of docs/market.md through
-//! the bare book, the crate lobster and the full exchange, in turn; then it measures eligible-ask
-//! search, memory and snapshots.
+//! Measures the speed of the market: `cargo bench -p souk-market-bench` runs the order flows of
+//! docs/market.md through the bare book, the crate lobster (another order book) and the full
+//! exchange, in turn. It then measures searches for an ask that suits a bid, memory and snapshots,
+//! signatures, and the worst batches of an attacker.
 //!
 //! `cargo bench -p souk-market-bench -- flows|search|memory|signatures|hostile` runs one part, and
 //! `-- full a` (or b) only the exchange.

@@ -1,6 +1,6 @@
-//! Builds markets that an attacker has filled so that each further command must look at much, and
-//! batches that make the exchange do so. The benchmark measures with them the longest time for
-//! which one batch can delay a validator.
+//! Builds markets that an attacker has filled with orders so that later commands must examine very
+//! many of them, and the batches with such commands. The benchmark measures with them the longest
+//! time for which one batch can delay a validator.
 
 use souk_market::{
     AccountKey, Ask, Batch, BatchOutcome, Bid, BuyerFilter, Command, Credits, DeviceId, Exchange,

@@ -1,8 +1,9 @@
-//! The two order flows that measure every book, and the engines that run them.
+//! Two order flows (sequences of random orders) that measure the speed of order books, and the
+//! engines that run them: the bare book and the full exchange.
 //!
 //! Flow A is deep: 100,000 orders rest, half of the operations add, a third cancels. Flow B is hot:
-//! few orders rest and most operations move one. The script draws operations in advance. The caller
-//! must time the engine calls, and only these, because this crate has no clock.
+//! few orders rest and most operations move one. A script draws the operations of a flow in
+//! advance. The caller must time the engine calls, and only these, because this crate has no clock.
 //!
 //! It is a separate crate so that the exchange has no code that only measures it: `cargo bench -p
 //! souk-market-bench` and `souk bench market` use it.

@@ -1,4 +1,5 @@
-//! Measures searches: builds an exchange of many asks and finds the first that suits a bid.
+//! Builds an exchange with many asks, in which the benchmark measures the search for the first ask
+//! that suits a bid.
 
 use souk_market::{
     AccountKey, Ask, Batch, Bid, BuyerFilter, COMMANDS_MAX, Command, Credits, DeviceId, Dtype,

@@ -2,9 +2,9 @@
 //! of orders whose inner nodes carry the best of each attribute below them, so that a search skips
 //! subtrees without a suitable order.
 //!
-//! A search for the first order that can satisfy a demand descends only if the maximum of each
-//! figure and the union of all flags below can satisfy it. Each figure is a 16-bit logarithm, so a
-//! check is one comparison of eight lanes; the caller then checks each order that passes exactly.
+//! A search descends into a subtree only if the maximum of each figure and the union of all flags
+//! in it can satisfy the demand. Each figure is a 16-bit logarithm, so a check is one comparison of
+//! eight lanes; the caller then checks each order that passes exactly.
 //!
 //! The tree frees empty nodes and never merges nodes, so its shape depends on history. The shape is
 //! part of the state and of every snapshot, so it is the same on every replica, and so is the

@@ -1,5 +1,5 @@
-//! The data of one class of devices: the book of its orders, the search tree of each side, and the
-//! tape of its last trades.
+//! The data of one class of devices (those that trade in one book): the book of its orders, the
+//! search tree of each side, and the tape of its last trades.
 
 use std::collections::BTreeMap;
 

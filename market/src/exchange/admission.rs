@@ -1,4 +1,5 @@
-//! Admits batches: checks those facts about a batch on which all of its commands depend.
+//! Admits or refuses a whole batch: checks what all of its commands depend on, such as its market,
+//! nonce and expiry.
 //!
 //! A batch that is not admitted changes nothing, not even the nonces of its account. So a validator
 //! can refuse such a batch by its own state and keep it out of the log. Otherwise anybody could

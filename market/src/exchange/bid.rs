@@ -1,5 +1,5 @@
-//! A bid together with its terms, in the form that matching reads. It is the same for a new bid and
-//! for one that rests in a book.
+//! A bid together with its terms (demands, duration and the like), in the form that matching reads.
+//! New bids and bids that rest in a book have the same form.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! Puts a resting order into its book and takes it out again. Entering an order holds its credits,
-//! counts it and sets its timer; taking it out reverses all of this.
+//! Puts a resting order into its book and takes it out again. When an order enters, the exchange
+//! puts its credits in escrow, counts it and sets its timer; when it leaves, the exchange undoes
+//! all of this.
 
 use crate::book::Node;
 use crate::books::{Order, OrderKind};

@@ -1,4 +1,5 @@
-//! The checks that an order must pass before the exchange matches it.
+//! Checks an ask or a bid by itself, before the exchange matches it: its price, quantity, times and
+//! lists must be within the market's rules.
 
 use crate::class::Class;
 use crate::ids::{AccountKey, Slot};

@@ -1,5 +1,6 @@
-//! Opens disputes over outputs of exact leases, counts the validators' verdicts, and moves bond and
-//! stake when enough agree.
+//! Opens disputes over outputs of exact leases (those whose outputs must be the same bits on every
+//! machine), counts the validators' verdicts, and moves the accuser's bond and the provider's stake
+//! when enough agree.
 //!
 //! A stake answers for a lease until the rule `stake_hold` after its end, and for as long as a
 //! dispute about it is open. So a provider that is accused in time still has its stake.

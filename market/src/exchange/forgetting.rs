@@ -1,4 +1,5 @@
-//! Forgets closed leases: the oldest first, but none for which a stake still answers.
+//! Forgets closed leases, the oldest first, but keeps each lease for whose output the buyer can
+//! still accuse the provider: the provider's stake answers for it.
 //!
 //! The rule `closed_leases_kept` says how many of the newest closed leases stay. An older exact one
 //! stays too while its buyer can accuse a provider with a stake, and until a dispute about it is

@@ -1,9 +1,10 @@
 //! Handles usage notes: a provider states in the log how much of a lease was used, and the buyer
 //! accepts, disputes or stays silent.
 //!
-//! Silence pays for work whose beginning the buyer has signed and, before that, for the few seconds
-//! of a rule: so a provider gets paid for short work whose buyer took the result and left. Module
-//! `reserve` describes the beginning of work and the price of holding a device without using it.
+//! If the buyer stays silent, it pays for work whose beginning it has signed, and before that for
+//! at most a few seconds, which a rule states: so a provider gets paid for short work whose buyer
+//! took the result and left. Module `reserve` describes the beginning of work and the price of
+//! holding a device without using it.
 
 use crate::command::Acceptance;
 use crate::event::Event;

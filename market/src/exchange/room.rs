@@ -1,10 +1,10 @@
 //! Keeps the market within its limits of orders, accounts, classes and requests: decides who must
 //! put up a deposit for a place, and evicts entries when the market is full.
 //!
-//! An order holds a deposit's worth, or it is light: for example an account's free ask, or a bid
-//! for less. In a full market, an order that holds a deposit replaces a light one of the youngest
-//! account. An attacker that brings many keys brings them late, so it loses their orders before any
-//! older account does.
+//! An order is light if it holds fewer credits than the deposit of an ask (a rule of the market):
+//! for example an account's first ask, which is free, or a bid for less. In a full market, an order
+//! that holds a deposit replaces a light one of the youngest account. An attacker that brings many
+//! keys brings them late, so it loses their orders before any older account does.
 //!
 //! The same holds for accounts, classes and requests: one that holds a deposit's worth stays. Of
 //! the others, the market evicts the account unused for longest, the class with the fewest orders,

@@ -173,25 +173,25 @@ impl Exchange {
     }
 }
 
-/// What a closed lease costs, and for how much device time.
+/// The payment for a closed lease, and the device time that it covers.
 #[derive(Clone, Copy)]
 pub(super) struct Payment {
-    /// What is paid for device time.
+    /// The credits that the buyer pays for device time.
     pub amount: Credits,
     /// That device time, as it counts at the full price.
     pub usage: DeviceMicros,
-    /// What the buyer pays to the market for work that it refused.
+    /// The credits that the buyer pays to the market for work that it refused.
     pub forfeit: Credits,
 }
 
 /// All of an amount, as a market's share.
 const WHOLE: u16 = 10_000;
 
-/// What a lease costs that no receipt closes. A buyer that refuses the work pays what the provider
-/// states, or the price of a device that is held, so that it gains nothing by refusing. The market
-/// keeps all of it beyond what the buyer accepted, so that a provider gains nothing by wrong work.
-/// The same holds if the buyer ends the lease itself: it pays for the time in which it held the
-/// device, and a provider that stalled until then earns nothing.
+/// Returns the payment for a lease that closes without a receipt. A buyer that refuses the work
+/// pays what the provider states, or the price of a device that is held, so that it gains nothing
+/// by refusing. The market keeps all of it beyond what the buyer accepted, so that a provider gains
+/// nothing by wrong work. The same holds if the buyer ends the lease itself: it pays for the time
+/// in which it held the device, and a provider that stalled until then earns nothing.
 fn unsigned_payment(lease: &Lease, reason: CloseReason, now: Millis) -> Payment {
     let held = lease.usage_possible(now);
     let idle = match lease.claimed {

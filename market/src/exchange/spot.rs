@@ -1,5 +1,5 @@
-//! Finds asks for spot bids, which are bids for leases that can end early at notice. An ask can
-//! state a lower price for them.
+//! Finds asks for spot bids, which are bids for leases that the provider or a higher bid can end
+//! early, after a notice. An ask can state a lower price for them.
 //!
 //! A book lists asks at their limits. Asks with lower spot prices appear in a second list, by their
 //! lowest price, and a spot bid sees both lists as one.

@@ -1,6 +1,7 @@
-//! Computes the state root of the exchange: hashes the rows that commands touched since the last
-//! one, and the rules and counters. It leaves out the indices, timers and marks that follow from
-//! the rows, and the tapes of past trades.
+//! Computes the state root of the exchange, one hash over its state, which the validators sign. It
+//! hashes only the rows that commands touched since the last root, and the rules and counters; it
+//! leaves out everything that follows from the rows (indices, timers, marks), and the tapes of past
+//! trades.
 
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;

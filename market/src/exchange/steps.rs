@@ -69,8 +69,8 @@ impl StepCount {
     }
 }
 
-/// The steps of the last batch. They follow from the batch and the state before it, so two
-/// exchanges compare as equal whatever they are.
+/// The steps of the last batch. They follow from the batch and the state before it, so a comparison
+/// of two exchanges ignores them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastSteps(pub u32);
 

@@ -1,4 +1,5 @@
-//! The proof of what a state says about one account: its balances, or that it has no such account.
+//! Defines [`AccountProof`], which proves from a state root that an account has certain balances,
+//! or that there is no such account.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,11 +22,11 @@ pub struct StateBalances {
     pub stake: Credits,
 }
 
-/// What the tree says about an account. The account's other fields are a digest only, so that a
-/// proof shows the balances and nothing else.
+/// The content of an account's leaf in the tree. It has only a digest of the account's other
+/// fields, so that a proof shows the balances and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AccountLeaf {
-    /// What a proof shows of the account.
+    /// The balances, which a proof shows.
     pub balances: StateBalances,
     /// The digest of the whole account and its slot.
     pub account: Digest,

@@ -1,4 +1,5 @@
-//! The rows that commands touched since the last state root, by number.
+//! Records the numbers of the rows (accounts, leases, orders or requests) that commands touched
+//! since the last state root, so that the next root hashes only these.
 
 /// The most numbers noted: a second of the busiest market, two megabytes. Beyond it, the next root
 /// hashes all rows again.

@@ -1,12 +1,14 @@
-//! A tree of fan-out 16 over rows by a path of 32 bytes, whose root depends on the rows alone, not
-//! on the order in which they came.
+//! A hash tree of fan-out 16 over rows, each at a path of 32 bytes. Its root depends only on the
+//! rows, not on the order in which they were added.
 //!
-//! A subtree without rows is nothing, one with a single row is its leaf, and a larger one is a
-//! branch by the path's next four bits. A leaf hashes its path and the digest of its content, a
-//! branch a bitmap and the hashes of its children. The three inputs of a hash (leaf, branch, roots
-//! of the parts) have different lengths, so that none can pass as another.
+//! A subtree with one row is a leaf; a larger one is a branch with a child for each value of the
+//! path's next four bits that occurs. The hash of a leaf covers its path and the digest of its
+//! content; the hash of a branch covers a bitmap of its children and their hashes. The three inputs
+//! of a hash (leaf, branch, roots of the parts) have different lengths, so that none can pass as
+//! another.
 //!
-//! A copy shares all nodes with the original; a change copies the nodes on its way alone.
+//! A copy of the tree shares all nodes with the original; a change copies only the nodes on its
+//! path.
 
 use std::sync::Arc;
 
@@ -173,7 +175,7 @@ pub(super) struct PassedBranch {
     pub(super) children: Vec<Digest>,
 }
 
-/// A tree; see the module.
+/// A tree of fan-out 16 over rows (see the module documentation).
 #[derive(Clone, Debug)]
 pub(crate) struct Trie<V> {
     top: Option<TrieNode<V>>,

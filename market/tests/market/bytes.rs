@@ -1,4 +1,5 @@
-//! No byte string makes a decoder or the exchange panic.
+//! Tests that no sequence of bytes makes a decoder or the exchange panic: damaged batches and
+//! snapshots are refused.
 
 use souk_market::*;
 

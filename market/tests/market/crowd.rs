@@ -1,4 +1,5 @@
-//! Many orders: the search trees against a look at every ask, as asks come and go.
+//! Tests the search trees with many orders: as asks come and go, a search must find the same order
+//! as a scan of all of them.
 
 use souk_market::*;
 

@@ -1,5 +1,5 @@
-//! Disputes: a provider that signs a wrong output of an exact lease loses its stake, an honest one
-//! never loses anything, and an unfounded accusation costs its accuser the bond.
+//! Tests disputes: a provider that signs a wrong output of an exact lease loses its stake, an
+//! honest provider never loses anything, and an unfounded accusation costs its accuser the bond.
 
 use souk_market::*;
 

@@ -1,5 +1,5 @@
-//! Forgetting closed leases: no account can make the market forget a lease for which a stake still
-//! answers, and each buyer has a limited number of such leases.
+//! Tests that the exchange forgets closed leases: no account can make it forget a lease for which a
+//! stake still answers, and each buyer has a limited number of such leases.
 
 use souk_market::*;
 

@@ -1,4 +1,6 @@
-//! Harm has a price for who does it: refusing, holding, never signing, and talk about others.
+//! Tests that harm costs the account that causes it: a buyer that refuses work or holds a device
+//! without using it, a party that never signs, and accounts that try to change the reputation of
+//! others.
 
 use souk_market::*;
 
@@ -278,7 +280,8 @@ fn contradict(town: &Town, lease: LeaseId) -> Command {
 }
 
 /// A provider that will be convicted can contradict itself in leases of a confederate. However many
-/// those are and however much they hold, at least half of what it loses is nobody's but the market's.
+/// those are and however much they hold, at least half of what it loses is nobody's but the
+/// market's.
 #[test]
 fn confederates_get_at_most_half_of_a_lost_stake() {
     for (slash, proofs) in [(1_000, 1), (1_000, 3), (500, 3), (333, 5)] {

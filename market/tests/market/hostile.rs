@@ -1,5 +1,5 @@
-//! Markets that somebody fills to stop it for others: what each further command may look at is
-//! counted, and nobody takes every place without holding something in each.
+//! Tests markets that an attacker fills to stop the others: the work of each later command is
+//! bounded, and nobody can occupy all places without a deposit in each.
 
 use souk_market::*;
 

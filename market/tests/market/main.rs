@@ -1,5 +1,5 @@
-//! The exchange from outside: the way of a job, every corner of it, and streams against a naive
-//! exchange.
+//! Tests the exchange through its public interface: whole jobs, special cases, and random streams
+//! of commands that are compared with a naive exchange.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 mod bytes;

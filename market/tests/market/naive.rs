@@ -1,7 +1,8 @@
-//! A naive exchange: plain vectors, everything found by looking at everything, nothing kept twice.
+//! A naive exchange for comparison with the real one: it has plain vectors, scans everything for
+//! each command, and stores nothing twice.
 //!
-//! It is written from the rules, not from the code it is compared with, and is as slow as it looks.
-//! It also keeps the digest, so that equal digests mean equal histories.
+//! It is written from the rules, not from the code of the real exchange, and it is slow. It also
+//! keeps the digest, so that equal digests mean equal histories.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The naive exchange's leases: notes, ends, settlement, resale.
+//! The leases of the naive exchange: usage notes, ends, settlement and resale.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The naive exchange's orders: placing, matching, displacement, gangs.
+//! The orders of the naive exchange: placing, matching, displacement and gangs.
 
 use super::*;
 

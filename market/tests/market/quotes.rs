@@ -1,4 +1,4 @@
-//! Market data: what is quoted is what is in the book and what was traded.
+//! Tests market data: the quotes must match the orders in the book and the past trades.
 
 use souk_market::*;
 

@@ -1,4 +1,5 @@
-//! Refusals that random streams don't come near: each has its code, its facts and its sentence.
+//! Tests the refusals that random streams rarely reach: each has its code, its facts and its
+//! sentence.
 
 use souk_market::*;
 

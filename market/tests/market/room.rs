@@ -1,4 +1,5 @@
-//! Accounts that have nothing make room for new ones, and nothing of theirs comes back.
+//! Tests eviction from a full market: accounts without credits make room for new ones, and a
+//! forgotten account's batches cannot be applied again.
 
 use souk_market::*;
 

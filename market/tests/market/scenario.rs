@@ -1,7 +1,8 @@
-//! Scenarios as text: what is said, and beneath it, after `> `, what came of it.
+//! Runs scenarios that are text files: each line is a command to the exchange, and the lines after
+//! it that begin with `> ` are the expected answer.
 //!
-//! The files are in `tests/scenarios`, and docs/market.md explains them. With
-//! `SOUK_MARKET_BLESS=1` the answers are written anew; read the difference before committing it.
+//! The files are in `tests/scenarios`, and docs/market.md explains them. With `SOUK_MARKET_BLESS=1`
+//! the test writes the answers anew; you should read the difference before you commit it.
 
 use std::collections::BTreeMap;
 use std::fs;

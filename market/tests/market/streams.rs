@@ -1,4 +1,5 @@
-//! Random streams of commands, driven through the exchange and the naive one side by side.
+//! Runs random streams of commands through the exchange and the naive exchange side by side, and
+//! compares trades, balances, events and digests.
 //!
 //! `SOUK_MARKET_STREAMS=100000 cargo test -p souk-market` runs more of them, and
 //! `SOUK_MARKET_STREAM_FIRST=n` begins at another one: a stream's number is its seed.

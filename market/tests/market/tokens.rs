@@ -1,5 +1,6 @@
-//! Tokens of a model: each model has its own match, a receipt bills what its counts give on the
-//! terms of the lease, and whoever holds a slot pays the floor of the ask.
+//! Tests the sale of tokens: the tokens of different models do not match each other, a receipt
+//! bills its counts on the terms of the lease, and a buyer that holds a slot pays at least the
+//! floor of the ask.
 
 use souk_market::*;
 

@@ -1,4 +1,4 @@
-//! A small town for the tests: an operator, providers and buyers with keys made from a number.
+//! A small market for the tests: an operator, providers and buyers, whose keys come from numbers.
 
 use std::sync::LazyLock;
 

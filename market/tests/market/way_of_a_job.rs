@@ -1,4 +1,5 @@
-//! The whole way through the exchange, and each corner a party can vanish around.
+//! Tests the whole way of a job through the exchange, and each point at which a party can
+//! disappear.
 
 use crate::town::*;
 use souk_market::*;

@@ -1,4 +1,4 @@
-//! The errors of the bookkeeping of copies.
+//! Defines [`HoldError`], the reasons why [`Holdings`](super::Holdings) refuses a change.
 
 use thiserror::Error;
 

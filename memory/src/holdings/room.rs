@@ -1,5 +1,6 @@
-//! Eviction: which copy goes, and where the only copy of some content goes. A copy can go only if
-//! it is neither pinned nor the source of a transfer.
+//! Makes room in a full place: decides which copy to evict, and moves the only copy of some content
+//! to a lower place (from a device to the host, from the host to disk). A copy can go only if it is
+//! neither pinned nor the source of a transfer.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The bookkeeping: copies, rooms and what goes first.
+//! Tests the bookkeeping of copies: shared content, limits, and the order of evictions.
 
 use proptest::prelude::*;
 

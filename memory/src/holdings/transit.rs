@@ -1,6 +1,6 @@
-//! Copies that [`Holdings`] cannot make itself. `Holdings` records which content lies where; if a
-//! copy goes to or from a graphics card or a disk, the code that holds the `Holdings` (the
-//! scheduler's device group) must move the bytes.
+//! Tracks the transfers that [`Holdings`] cannot carry out itself. `Holdings` records which content
+//! lies where; if a copy goes to or from a graphics card or a disk, the code that holds the
+//! `Holdings` (the scheduler's device group) must move the bytes.
 //!
 //! A call that needs such a copy fails with [`HoldError::Moving`]. One caller takes the
 //! [`Transit`], carries it out over one hop, and reports its end; the others wait and retry.

@@ -1,4 +1,5 @@
-//! The header of a `.npy` file: a Python dictionary of three keys, as text.
+//! Reads and writes the header of a `.npy` file: the text of a Python dictionary with three keys,
+//! which states element type, order and shape.
 
 use super::NpyError;
 use crate::{DType, RANK_MAX, Shape};

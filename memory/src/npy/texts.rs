@@ -1,5 +1,6 @@
-//! Arrays of texts, which are not tensors: NumPy stores each text in the length of the longest. The
-//! module can read texts of the kinds `U` and `S`; those of kind `S` must be UTF-8.
+//! Reads arrays of texts from `.npy` files. They are not tensors: NumPy stores each text in the
+//! length of the longest. The module supports NumPy's kinds `U` and `S`; texts of kind `S` must be
+//! UTF-8.
 
 use super::header::Fields;
 use super::{NpyError, c_order};

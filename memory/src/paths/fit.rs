@@ -1,5 +1,5 @@
-//! Latency and bandwidth fitted to transfers: a weighted line through (bytes, seconds). It can
-//! separate the two only if transfers differ in size.
+//! Estimates a path's latency and bandwidth from observed transfers, by a weighted line through
+//! (bytes, seconds). It can separate the two only if transfers differ in size.
 
 /// The factor by which each transfer reduces the weight of earlier ones.
 const FADE: f64 = 0.95;

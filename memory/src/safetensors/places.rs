@@ -1,5 +1,6 @@
-//! Where a file holds its tensors: its header is read without them, and a header is built for a
-//! tensor whose elements follow from elsewhere. A server of large files needs no more.
+//! Finds where a `.safetensors` file holds its tensors by reading only its header, and builds the
+//! header of a file with one tensor. With it, the gateway can serve a tensor of a large file
+//! without loading the file.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -19,7 +20,7 @@ const LENGTH_BYTES: usize = 8;
 /// The most bytes of a header, as the format's crate has it.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// Where a file holds a tensor.
+/// The position of a tensor in a file, with its type and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorPlace {
     /// The type of its elements.

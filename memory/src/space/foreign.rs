@@ -1,5 +1,6 @@
-//! Copies in devices' own memories and on disk, and the transfers to and from them, which the owner
-//! carries out.
+//! Handles copies in devices' own memories and on disk. The space cannot make these itself: it
+//! describes each transfer to or from them as a [`Move`], which its owner (the scheduler) carries
+//! out.
 
 use std::sync::Arc;
 use std::time::Duration;

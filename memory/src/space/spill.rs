@@ -1,5 +1,5 @@
-//! Content spilled to disk because memory is full: one file for each content, removed with its last
-//! user.
+//! Stores content in files on disk while memory is full: one file for each content, which is
+//! removed when its last user drops it.
 //!
 //! Writes and reads take time, so both are transfers that the owner carries out without holding the
 //! space ([`Move::through_disk`](super::Move::through_disk)); this module does not need the space.

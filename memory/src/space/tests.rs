@@ -1,4 +1,5 @@
-//! Bytes that move, and those that need not.
+//! Tests which changes copy bytes, which share them, and which spill them to disk and read them
+//! back.
 
 use std::time::Duration;
 

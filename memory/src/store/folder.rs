@@ -1,5 +1,5 @@
-//! The part of the store on disk: one file for each item, named by its id. Several processes can
-//! use one folder.
+//! The folder of the store on disk, with one file for each content, named by its id. Several
+//! processes can use one folder.
 
 use std::fs;
 use std::io;

@@ -1,8 +1,9 @@
-//! Content that a store keeps only as long as somebody holds it.
+//! Defines [`HeldContent`], a hold on some content: the store keeps the content only as long as
+//! there is a hold on it.
 //!
-//! A store without a folder evicts nothing, so content that is of use for a moment must leave it by
-//! its owner's hand. Equal contents share an id, so several owners can hold one copy: it leaves the
-//! store with the last of them.
+//! A store without a folder evicts only released content, so an owner of short-lived content must
+//! remove it. Equal contents share an id, so several owners can hold one copy: the store removes it
+//! when the last of them drops its [`HeldContent`].
 
 use std::sync::Arc;
 

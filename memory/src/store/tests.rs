@@ -1,4 +1,5 @@
-//! The store's promises: bounded, verified, shared.
+//! Tests the guarantees of the store: limits hold, damaged content is found and removed, and
+//! several processes can share a folder.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! Defines the public JSON of accounts, of the movements of their credits, and of their requests
-//! for credits in or out.
+//! Defines the public JSON of accounts, of the movements of their credits, and of their requests to
+//! deposit or withdraw credits.
 
 use serde::Serialize;
 use serde_json::Value;

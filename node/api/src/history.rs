@@ -1,4 +1,5 @@
-//! Defines the public JSON of a market's history: who signed which head of its tree.
+//! Defines the public JSON of a market's history: the tree heads (hashes of all commands so far)
+//! and the validators that signed each.
 
 use serde::Serialize;
 use souk_roles::market::history_check::{Fork, HistoryCheck, SignedHead};

@@ -1,9 +1,9 @@
 //! The public JSON of souk: one schema for `--json`, HTTP and Python.
 //!
 //! Each type here is the public form of something: of a lease, an order, an event of a job, the
-//! limits of a job. The exchange and the roles have types of their own, whose serialised form is
-//! state and wire: a conversion separates the two, so a field of replicated state can change its
-//! name without any effect on users.
+//! limits of a job. The exchange and the roles have types of their own, which they store and send.
+//! A conversion separates these from the public types, so a field of replicated state can change
+//! its name without any effect on users.
 //!
 //! Amounts are in micro-credits, prices in micro-credits per device-second. Moments are RFC 3339 in
 //! UTC, durations are in seconds. Accounts, jobs and contents are hexadecimal.

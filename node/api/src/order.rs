@@ -1,5 +1,5 @@
-//! Defines the public JSON of an account's orders: those that rest in the book, and the results of
-//! placing, changing, cancelling and explaining one.
+//! Defines the public JSON of an account's orders: the orders that rest in the books, the results
+//! of placing, changing or cancelling one, and the reasons why asks do or do not match a bid.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{

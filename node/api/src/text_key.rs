@@ -1,5 +1,5 @@
-//! The public form of the API keys that an organisation issues for requests to language models.
-//! `souk openai key list` and the gateway show it.
+//! Defines the public JSON of the API keys that an organisation issues for requests to language
+//! models. `souk openai key list` and the gateway show it.
 
 use serde::Serialize;
 use souk_roles::tokens::keys::{BudgetPeriod, KeyAccount, KeyTerms};

@@ -1,4 +1,5 @@
-//! The models that endpoints sell by the token, and their offers, as `souk model list` shows them.
+//! Defines the public JSON of the language models that providers sell by the token, and of their
+//! offers, as `souk model list` shows them.
 
 use serde::Serialize;
 use souk_market::Listing;

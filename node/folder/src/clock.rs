@@ -1,4 +1,6 @@
-//! This machine's clock, which all logs and files of a node use, and the clock of cores.
+//! Reads this machine's clock, which all logs and files of a node use; estimates the log's clock,
+//! by which the market measures time; and supplies the time to the cores of the roles (their logic
+//! without I/O).
 
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,6 +1,6 @@
-//! Defines a contact, the account of a peer with the addresses that reach it, and converts it from
-//! and to the text of an address that ends in `/p2p/ID`. Invitations and the market's file list
-//! validators by it.
+//! Defines [`Contact`], the account of a peer with the network addresses that reach it, and
+//! converts it to and from the text of an address that ends in `/p2p/ID`. Invitations and the
+//! market's file list validators by it.
 
 use libp2p_identity::PeerId;
 pub use multiaddr::Multiaddr;

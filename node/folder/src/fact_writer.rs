@@ -1,5 +1,6 @@
-//! Runs a thread that writes facts (the records of a journal) for a task which must not wait for a
-//! disk. The journals of buyers and providers use it.
+//! Writes the facts (records) of a journal on a thread of its own, for a task that must not wait
+//! for the disk. The thread writes all waiting facts in one batch, and answers each write when it
+//! is done. The journals of buyers and providers use such a writer.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use tokio::task::JoinHandle;
 /// The most writes, and answers, that can wait: a few facts of each of some hundred leases.
 const WAITING_MAX: usize = 4_096;
 
-/// Writes that share a sync.
+/// The most writes in one batch, which share one sync of the file.
 const TOGETHER_MAX: usize = 256;
 
 /// A handle on the writing thread: each write has a ticket, under which the thread answers. The

@@ -1,5 +1,5 @@
-//! Stores a log of facts: a file of lines that records, for the time after a crash, the work done
-//! before. The journals of buyers and providers are such logs.
+//! Stores a log of facts: a file with one line for each recorded step of a node's work, which the
+//! node reads after a crash to continue. The journals of buyers and providers are such logs.
 //!
 //! ```text
 //! {"checksum":"5f0c62a1b4d39e78","format":"job-facts-2","sequence":7,"fact":{…}}

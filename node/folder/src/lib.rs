@@ -1,5 +1,7 @@
-//! Reads and writes the files of a node's folder: its key, and the files that state its market, its
-//! role and its limits. It also has the clock that stamps them.
+//! Reads and writes the files of a node's folder: its key, its market, its role with limits and
+//! prices, and the logs of facts (recorded steps) from which it continues after a crash. Also
+//! parses contacts and invitations, the lines of text that name a peer or a market, and has the
+//! clock that stamps the files.
 //!
 //! The modules here only know these files; other crates act on them. They know keys, peer ids and
 //! addresses, but neither a network nor a device, so that whatever needs a file can be built beside

@@ -1,5 +1,7 @@
-//! Decides which requests the gateway answers: a request must name this machine, must not come from
-//! another origin, must carry a token, and must stay within its token's rate.
+//! Decides which requests the gateway answers: a request must name this machine as its host, must
+//! not come from another origin, must carry a token of sufficient scope, and must stay within its
+//! token's rate. Only the page's files, `/healthz`, `/metrics` and the OpenAPI document need no
+//! token.
 //!
 //! A web page in a browser can send requests to this machine, and the owner of a domain can point
 //! its name at this machine. So for every method the host must be a name of this machine, the

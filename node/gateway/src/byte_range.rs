@@ -1,4 +1,6 @@
-//! Serves content over HTTP, whole or in part, under a name whose bytes must never change.
+//! Answers HTTP requests for content, whole or in part: it reads the range and cache headers of a
+//! request and builds the headers of the answer. The content's name is its ETag, so the bytes under
+//! a name must never change.
 
 use std::ops::Range;
 

@@ -1,5 +1,6 @@
 //! Finds the closed leases of an account in its statement (the history of its credits), for the
-//! paths about leases and earnings. The market itself forgets closed leases.
+//! gateway's HTTP paths about leases and earnings. The market's own state soon forgets closed
+//! leases.
 
 use futures::future::join_all;
 use souk_api::account::format_place;

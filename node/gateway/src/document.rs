@@ -1,5 +1,5 @@
 //! Completes the OpenAPI document of the gateway's paths with the parts that all paths share: the
-//! refusals, and the limit of whole numbers.
+//! error answer, and the largest whole number (2^53 - 1), which every program can read exactly.
 
 use serde_json::{Value, json};
 use utoipa::openapi::OpenApi;

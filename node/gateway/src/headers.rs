@@ -1,5 +1,6 @@
 //! Adds the gateway's common headers to every answer, such as the content security policy of its
-//! pages, and a [`Problem`] if the router alone answered.
+//! pages. If the router itself refused a method, it replaces the router's empty answer with a
+//! [`Problem`].
 
 use axum::http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,

@@ -1,5 +1,5 @@
-//! Defines the JSON body with which a client plans or submits a job, contents by name and limits,
-//! and converts it into the buyer's job.
+//! Defines the JSON body with which a client plans or submits a job: the model and the inputs, each
+//! by the hash of an uploaded content, and the limits. Converts the body into the buyer's job.
 
 use std::collections::BTreeMap;
 
@@ -28,14 +28,14 @@ pub struct JobBody {
     pub model: String,
     /// The inputs by name.
     pub inputs: BTreeMap<String, InputBody>,
-    /// The most it may cost, failed attempts included.
+    /// The most that the job can cost, failed attempts included.
     #[serde(
         default,
         deserialize_with = "parse::amount_if_any",
         skip_serializing_if = "Option::is_none"
     )]
     pub budget: Option<u64>,
-    /// The most for a device-second.
+    /// The highest price of a device-second.
     #[serde(
         default,
         deserialize_with = "parse::amount_if_any",
@@ -53,7 +53,7 @@ pub struct JobBody {
     /// Accounts not to buy from.
     #[serde(default)]
     pub exclude: Vec<String>,
-    /// Emulated devices too, which only a testnet's buyers take unasked.
+    /// Whether to use emulated devices too; in a testnet this is the default.
     #[serde(default)]
     pub emulated: bool,
     /// Only devices that are really there: in a testnet, too.
@@ -83,10 +83,10 @@ pub struct JobBody {
     #[serde(default = "one")]
     #[schema(default = 1, minimum = 1, maximum = 2)]
     pub verify: usize,
-    /// Take leases that may be taken back.
+    /// Whether to use spot leases, which their provider can end early.
     #[serde(default)]
     pub spot: bool,
-    /// The most that a run may take of which nobody knows beforehand how long it takes.
+    /// The longest time of a run whose length nobody knows beforehand.
     #[serde(default = "max_time")]
     #[schema(default = 600.0)]
     pub max_time: f64,

@@ -1,4 +1,5 @@
-//! Runs jobs: begins each once under its key, resumes it after a crash, and publishes its events.
+//! Runs the gateway's jobs: begins each only once under its idempotency key (by which the gateway
+//! recognises a repeated request), resumes it after a crash, and publishes its events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,18 +42,20 @@ const RESTART_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Events that can wait for publication.
 const PROGRESS_MAX: usize = 256;
 
-/// What is to be run: the plan of a hash, a job, or a job held to a plan.
+/// The job to run: the job of a plan, given by its hash, a job, or a job that must not exceed a
+/// plan.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
-    /// The hash of a plan that was made here: it is run, or what is as good.
+    /// The hash of a plan that this gateway made: the job runs by this plan, or by one within
+    /// `slippage` of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
-    /// How much more than that plan it may cost and take, in per cent.
+    /// By how many per cent the job can exceed that plan in cost and time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(default = 5.0)]
     pub slippage: Option<f64>,
-    /// The job; else that of the plan.
+    /// The job; by default the one of the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobBody>,
 }

@@ -15,30 +15,30 @@ use crate::output_view::OutputView;
 use crate::problem::Problem;
 use crate::state::{SharedState, State};
 
-/// How a job stands.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// It is accepted, and nothing is bought yet.
+    /// The gateway accepted it and has bought nothing for it yet.
     Accepted,
     /// A process runs it.
     Running,
-    /// The process that ran it is gone: it can be resumed or cancelled.
+    /// The process that ran it has ended: you can resume or cancel it.
     Abandoned,
-    /// Its outputs are there.
+    /// It is complete, and its outputs are available.
     Done,
-    /// It was stopped, and can be resumed.
+    /// It was stopped; you can resume it.
     Interrupted,
-    /// It ended without its outputs, and can be resumed.
+    /// It ended without its outputs; you can resume it.
     Failed,
-    /// It was accepted, and not begun after all: submit it under another key.
+    /// The gateway accepted it but did not begin it: submit it again under another key.
     Refused,
 }
 
 /// A job.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct JobView {
-    /// What it is called.
+    /// The id of the job.
     pub id: String,
     pub state: Standing,
     /// Why it failed, as a word that never changes its meaning.
@@ -55,7 +55,7 @@ pub struct JobView {
     requests_answered: usize,
     /// How often leases were bought for it.
     attempts: usize,
-    /// What is paid by receipt, in micro-credits.
+    /// The sum of its receipts so far, in micro-credits.
     paid: u64,
     /// The providers that it bought from.
     providers: Vec<String>,
@@ -70,7 +70,7 @@ pub struct JobDetail {
     job: JobView,
     /// What its leases have cost, in micro-credits.
     spent: u64,
-    /// What they hold.
+    /// What its leases still hold in escrow, in micro-credits.
     escrow: u64,
     leases: Vec<LeaseView>,
     outputs: Vec<OutputView>,

@@ -1,6 +1,7 @@
 //! Runs requests that hold models or tensors in memory, or compute for long, on threads of their
-//! own: events, heartbeats and cancellations do not wait for them. Readers can do only a little of
-//! such work at a time, because a token that can only read must not exhaust the machine.
+//! own, so that events, heartbeats and cancellations do not wait for them. Readers (clients whose
+//! token can only read) take turns: only [`READERS_MAX`] of their requests run at a time, so that
+//! they cannot exhaust the machine.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -28,12 +28,12 @@ const PROVIDERS_MAX: usize = 200;
 const SEEN_MAX: usize = 1_024;
 const SEEN_MS: u64 = 10 * 60 * 1_000;
 
-/// Who takes part, and the ways between.
+/// The participants of the market, and the connections between them.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct MapView {
     /// The last entry of the log that is applied, as far as any validator says.
     index: u64,
-    /// When this was put together, RFC 3339.
+    /// When the gateway made this map, in RFC 3339.
     as_of: String,
     /// The gateway's own account first, then validators, then providers, the cheapest first.
     nodes: Vec<NodeView>,
@@ -42,7 +42,7 @@ pub struct MapView {
     links: Vec<LinkView>,
 }
 
-/// What somebody is.
+/// The role of a participant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Role {
@@ -52,24 +52,24 @@ enum Role {
     Validator,
 }
 
-/// Somebody who takes part.
+/// A participant of the market.
 #[derive(Debug, Serialize, ToSchema)]
 struct NodeView {
     account: String,
     role: Role,
     name: String,
-    /// Seconds since a validator answered or a provider had something on offer; null where neither
-    /// was seen.
+    /// Seconds since a validator answered or a provider had an ask in the book; null if neither has
+    /// happened.
     age: Option<f64>,
     /// What a provider has on offer, or had last.
     devices: Vec<NodeDevice>,
-    /// From 0 to 1000; null where it is no provider.
+    /// Its reputation from 0 to 1000; null if it is not a provider.
     reputation: Option<u16>,
     /// What it has at stake, in micro-credits.
     stake: Option<u64>,
     /// Leases that it sold and that are not closed.
     leases: Option<u32>,
-    /// Which share of what it sells is leased, from 0 to 1.
+    /// The leased share of its units, from 0 to 1.
     busy: Option<f64>,
     /// A validator's number, whether it leads, and how far it is.
     validator: Option<u64>,
@@ -98,7 +98,8 @@ struct NodeDevice {
     region: String,
 }
 
-/// A way between two, in one direction. What was not measured is null.
+/// A connection between two participants, in one direction. Figures that were not measured are
+/// null.
 #[derive(Debug, Serialize, ToSchema)]
 struct LinkView {
     from: String,
@@ -107,7 +108,7 @@ struct LinkView {
     #[schema(value_type = Option<String>)]
     route: Option<Route>,
     bytes_per_second: Option<f64>,
-    /// Seconds from a question to the first word of the answer.
+    /// Seconds from a request to the first byte of the answer.
     round_trip: Option<f64>,
     /// When it was used last, RFC 3339.
     used_at: Option<String>,

@@ -26,13 +26,14 @@ pub enum OrderBody {
     Ask(AskBody),
 }
 
-/// A bid. What finds no ask rests in the book.
+/// A bid. Units that match no ask rest in the book.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BidBody {
     /// The class, or the beginning of its name: `/v1/market/classes` lists them.
     pub class: String,
-    /// The most for a device-second; else whatever is asked, within `budget`, and it never rests.
+    /// The highest price of a device-second. Without it, the bid takes any price within `budget`,
+    /// and never rests.
     #[serde(
         default,
         deserialize_with = "parse::amount_if_any",

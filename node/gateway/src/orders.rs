@@ -1,9 +1,10 @@
-//! Places orders by hand, each under a key: the market gets each order once, even if its answer is
-//! lost.
+//! Places a client's orders in the market, each under an idempotency key (by which the gateway
+//! recognises a repeated request): the market gets each order once, even if its answer is lost.
 //!
 //! An order is on disk before the gateway sends it. If the process died, or no validator answered,
-//! the gateway asks the market about the order before it sends it again. It sends nothing until a
-//! batch that can still be on its way has expired.
+//! the gateway asks the market about the order before it sends it again. If the first signed batch
+//! with the order can still reach the market, the gateway sends nothing until that batch has
+//! expired.
 
 use souk_api::order::{PlacedTrade, PlacedView};
 use souk_folder::clock::unix_ms;

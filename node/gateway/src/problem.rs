@@ -1,4 +1,5 @@
-//! Describes the gateway's errors as RFC 9457 does, with the same codes as the command line.
+//! Defines the errors that the gateway answers: JSON as in RFC 9457 (problem details), with the
+//! same codes as the command line.
 
 use axum::Json;
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -14,57 +15,57 @@ use souk_node::client::market_data::ClassError;
 use souk_node::client::trader::TradeError;
 use utoipa::ToSchema;
 
-/// What a problem is called: never another meaning for the same word.
+/// The code of a problem, a word whose meaning never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// The question is not one: its JSON, a field or a parameter.
+    /// The request is malformed: its JSON, a field or a parameter.
     Malformed,
-    /// No token, or one that is none.
+    /// The request has no token, or an invalid one.
     Unauthorized,
-    /// The token may not do this, or a page of another origin asks.
+    /// The token does not allow this request, or it comes from a web page of another origin.
     Forbidden,
-    /// There is no such thing.
+    /// The requested object does not exist.
     NotFound,
-    /// The path does not take this method.
+    /// The path does not support this method.
     MethodNotAllowed,
-    /// A job is not in the state that this needs.
+    /// The job is not in the state that this request needs.
     State,
-    /// The same key is being worked on.
+    /// The gateway is still working on a request with the same idempotency key.
     Busy,
-    /// The book has moved beyond what was allowed.
+    /// The order book has changed: the job would exceed the plan by more than the request allows.
     PlanMoved,
-    /// The same key came with another body before.
+    /// An earlier request with the same idempotency key had another body.
     KeyReused,
-    /// The body is larger than is taken.
+    /// The body is too large.
     TooLarge,
-    /// The range asked for is not there.
+    /// The content has no byte of the requested range.
     Range,
-    /// Asked under a name that is not this machine's.
+    /// The host of the request is not a name of this machine.
     Misdirected,
     /// A model, an input or a limit is not usable.
     Input,
-    /// The bytes are not those of their name.
+    /// The hash of the bytes is not the one in their name.
     Verification,
     /// No plan fits.
     NoPlan,
-    /// No ask suits.
+    /// No ask in the book suits the job.
     NoneEligible,
-    /// The budget allows no more.
+    /// The budget is too small.
     Budget,
-    /// The deadline allows no more.
+    /// The job cannot end before its deadline.
     Deadline,
-    /// Jobs of this buyer's own go first.
+    /// Other jobs of this buyer have a higher priority.
     Behind,
-    /// The market refused.
+    /// The market refused the command.
     MarketRefused,
-    /// Too many questions, streams or bytes.
+    /// There are too many requests, streams or bytes.
     TooMany,
     /// No validator answers.
     MarketUnreachable,
-    /// It stops.
+    /// The gateway is stopping.
     Stopping,
-    /// Something souk does not expect.
+    /// An unexpected failure.
     Unexpected,
 }
 
@@ -137,22 +138,22 @@ impl Code {
     }
 }
 
-/// What is wrong.
+/// An error of the gateway, in the form of RFC 9457.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Problem {
-    /// What it is called.
+    /// The code of the problem.
     pub code: Code,
-    /// The same in a few words.
+    /// The meaning of the code in a few words.
     title: &'static str,
     /// The status of the answer.
     pub status: u16,
-    /// What exactly, in a sentence.
+    /// The cause, in a sentence.
     pub detail: String,
-    /// What to do about it; empty where nothing is known.
+    /// How to solve it; empty if that is not known.
     pub hint: String,
-    /// Whether the same question may be answered a moment later.
+    /// Whether the same request can succeed a moment later.
     retryable: bool,
-    /// What a program may want to know beside.
+    /// Further facts for programs.
     #[schema(value_type = Object)]
     facts: Box<Map<String, Value>>,
     #[serde(skip)]

@@ -1,13 +1,13 @@
-//! Stores the peers that a node has heard of: checked profiles of providers, and addresses that
-//! survive a restart. The swarm's task passes it each gossiped message, and it decides whether to
-//! forward it.
+//! Stores the peers that a node has heard of: providers' profiles that it has checked, and
+//! addresses, which survive a restart. The swarm's task passes each gossiped message to it, and it
+//! decides whether the node forwards the message.
 //!
 //! All but its file is pure: it judges a gossiped message by its bytes, its forwarder and the time.
 //!
-//! Keys cost nothing, so places must not be free: once all are taken, a newcomer gets one of those
-//! that most profiles share, by the address that they state or else by their forwarder. A machine
-//! with many keys, or a peer that forwards many profiles, can have only as many places as others
-//! leave.
+//! Anyone can make keys, so one machine must not fill the table with profiles. If the table is
+//! full, a new profile replaces the oldest one of the largest group: the profiles with one address
+//! prefix, or else those that one peer forwarded. So a machine with many keys, or a peer that
+//! forwards many profiles, gets only the places that others leave.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,5 @@
-//! Limits how many incoming connections one address can have, as one of the swarm's behaviours.
+//! Limits how many incoming connections one IP address can have. It is one of the libp2p behaviours
+//! of the swarm.
 //!
 //! Without these limits, one machine with a thousand keys would take every connection: keys are
 //! free, addresses less so. Many honest nodes can share an address, so its share must be generous.

@@ -1,4 +1,5 @@
-//! Limits how fast one peer can send requests, on all its streams together, or one address.
+//! Limits how fast one sender of requests can send them: a peer, over all its streams together, or
+//! an IP address.
 //!
 //! [Quotas](crate::stream_quotas) count streams when they are opened; this limit counts
 //! the requests within them. A peer that is too fast is not refused but delayed: an honest peer

@@ -1,9 +1,9 @@
 //! Builds the transport under all protocols: TCP, noise on top, and streams of yamux within.
 //!
-//! The parts, and therefore their formats, are libp2p's. In libp2p's own setup they request 8 KiB
+//! The layers, and therefore their formats, are libp2p's. In libp2p's own setup they read 8 KiB
 //! from the system at a time, send 16 KiB, and can buffer hundreds of megabytes for a slow reader.
-//! Here both sizes are 64 KiB and the buffers are bounded: a receiver whose bytes stay in the
-//! processor's cache needs three quarters of the processor time.
+//! Here both sizes are 64 KiB and the buffers are bounded. Bytes then stay in the processor's
+//! cache, and a receiver needs a quarter less processor time.
 
 use std::collections::VecDeque;
 use std::iter;

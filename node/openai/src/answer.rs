@@ -1,4 +1,4 @@
-//! Formats answers as OpenAI's API does: whole, or as a stream of events.
+//! Formats a model's answers as OpenAI's API does: whole, or as a stream of server-sent events.
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};

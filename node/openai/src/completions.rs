@@ -1,5 +1,6 @@
-//! Turns a request of OpenAI's API into completions to compute, one for each answer that it asks
-//! for, and checks them before souk buys anything.
+//! Converts a request of OpenAI's API into completions (a prompt as tokens, with the sampling and
+//! the limits of its answer), one for each answer that the request asks for. It refuses an invalid
+//! request before souk buys anything.
 
 use souk_llm::answer::{AnswerForm, AnswerReader};
 use souk_llm::chat::{Conversation, Message};

@@ -1,4 +1,5 @@
-//! Lets web pages of other origins use the server if the user named them.
+//! Answers the CORS requests of browsers: lets web pages of other origins use the server if the
+//! user who started it named these origins.
 //!
 //! A browser asks for permission before it sends a key. Only the named origins get it.
 

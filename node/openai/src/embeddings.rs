@@ -1,4 +1,5 @@
-//! Embeds texts, with the requests and answers of OpenAI's API.
+//! Reads requests for embeddings (vectors that represent texts) and formats the answers, as
+//! OpenAI's API does.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};

@@ -1,4 +1,5 @@
-//! Admits requests by their keys: the server's own key, or those that an organisation issued.
+//! Finds out who sent a request by its API key, and what this caller can use: the server's owner,
+//! who has the server's own key, or a user of a key that the organisation issued.
 
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ const MICRO: f64 = 1e6;
 pub enum Caller {
     /// The owner of the server.
     Owner,
-    /// Somebody with a key of the organisation.
+    /// A user of a key that the organisation issued.
     Key(Box<KeyTerms>),
 }
 

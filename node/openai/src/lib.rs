@@ -1,9 +1,10 @@
 //! An HTTP server with the paths and JSON of OpenAI's API, for one language model that souk runs.
 //!
-//! A [`ServedModel`] answers requests concurrently over one session of a [`TextEngine`], which it
-//! opens with the first request and ends after an idle period. [`router`] makes a server of it. No
-//! request goes to OpenAI: souk creates the key that a client must send, and it opens only this
-//! server.
+//! A [`ServedModel`] answers requests concurrently over one session of a [`TextEngine`] (leased
+//! devices that keep the model's caches). It opens the session with the first request and ends it
+//! after an idle period. [`router`] makes a server of it. Another server, [`market_router`], offers
+//! all models that the providers of a market sell by the token. No request goes to OpenAI: souk
+//! creates the key that a client must send, and it opens only this server.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,6 @@
-//! The models that a market's endpoints sell, behind one address: lists them with their prices, and
-//! answers conversations by the cheapest offer of the model that a request names.
+//! Serves all models that a market's endpoints (providers that sell text by the token) offer, at
+//! one address: lists them with their prices, and answers a conversation with an offer of the model
+//! that the request names, a cheap one more likely than a dear one.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ const NAMES_MAX: usize = 64;
 /// The micro-credits of a credit.
 const MICRO: f64 = 1e6;
 
-/// How a request is routed.
+/// The routing that a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutingFields {
     /// The models to try, one after the other.

@@ -1,6 +1,6 @@
-//! Determines how a model calls the tools of a request: which form its calls have, how many one
-//! answer can contain, and how an answer that must be a call begins. It also formats calls as
-//! OpenAI's API does.
+//! Determines how a model calls the tools (functions of the client) of a request: which form its
+//! calls have, how many one answer can contain, and how an answer that must be a call begins. It
+//! also formats calls as OpenAI's API does.
 
 use serde_json::{Value, json};
 use souk_llm::tools::{CallForm, Tool, ToolCall};

@@ -1,6 +1,7 @@
-//! The envelope in which a core returns an action, and the table that leads the answer back to its
-//! purpose. The cores of providers, jobs and sessions use both: a core gives each effect a
-//! [`Ticket`], and the answer repeats it. The core ignores an answer whose purpose is over.
+//! Connects the effects that a core requests with their answers. An [`Effect`] is an action with a
+//! [`Ticket`], which its answer repeats; [`PendingEffects`] is the table in which the core looks up
+//! what the answer is for. A core ignores an answer whose purpose is over. The cores of providers,
+//! jobs, sessions and tabs use both.
 
 use std::collections::BTreeMap;
 

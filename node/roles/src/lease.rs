@@ -2,10 +2,10 @@
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it open for the length of the
 //! work: an [`Opening`], then [`BuyerMessage`]s one way and [`ProviderMessage`]s the other. A lease
-//! serves requests, one behind the other; a job of one request is a stream of one. When a tensor is
-//! ready, the provider of one part sends an offer to the provider of the next on a separate stream.
-//! The answer is an [`OfferAnswer`], and the stream can then carry the next offer. The tensor does
-//! not pass through the buyer.
+//! serves a stream of requests, one after the other; a job with one request is a stream with one
+//! request. When a tensor is ready, the provider of one part sends an offer to the provider of the
+//! next on a separate stream. The answer is an [`OfferAnswer`], and the stream can then carry the
+//! next offer. The tensor does not pass through the buyer.
 //!
 //! Every message comes from a peer: the receiver must check it, refuse it if it is wrong, and never
 //! trust it.

@@ -1,8 +1,9 @@
 //! The decisions of a provider: which leases it accepts, which parts it runs, what it bills, and
 //! which ask it has in the book.
 //!
-//! [`ProviderCore`] coordinates the leases. A lease at work is a separate state machine, and its
-//! later claim another. Only ids and numbers enter them: no tensor, graph, report or key.
+//! [`ProviderCore`] coordinates the leases. A lease at work is a state machine of its own, and so
+//! is its *claim*, the open payment after the work has ended. Only ids and numbers enter them: no
+//! tensor, graph, report or key.
 
 mod access_list;
 pub mod action;

@@ -6,12 +6,13 @@
 //! the market about device time hold for tokens too. Both sides count the text by the same rule
 //! ([`counting`]), and the buyer signs no receipt beyond its own count.
 //!
-//! [`card`] says what an ask sells, [`audit`] whether answers are those of the model that it names,
-//! [`capacity`] how many slots it has, [`text`] what a request and an answer carry, [`prompts`]
-//! which messages are cached, [`router`] which tab or offer answers a request, [`seam`] how one
-//! provider goes on with the text of another, [`keys`] what each program of a buyer can spend, and
-//! [`tab`] is the buyer's state machine of one tab. The provider's side of a tab is the lease of
-//! [`crate::provider`]: each request is a run.
+//! The modules: [`card`] defines the model that an ask sells, and [`text`] a request and its
+//! answer. [`router`] chooses the tab or offer that answers a request, [`tab`] is the buyer's state
+//! machine of one tab, and [`seam`] checks text with which a provider continues another's.
+//! [`prompts`] decides which messages are cached, [`keys`] how much each program of a buyer can
+//! spend, [`capacity`] how many slots a provider sells, and [`audit`] tests whether answers come
+//! from the model that the ask names. The provider's side of a tab is a lease of
+//! [`crate::provider`], in which each request is a run.
 
 pub mod audit;
 pub mod capacity;

@@ -1,25 +1,28 @@
-//! Decides about one run of training: which lease comes next, at which steps the states return,
-//! which steps count, and which provider is to blame when they do not come.
+//! The core of one run of training: decides which lease to buy next, at which steps the provider
+//! returns the states (the model's parameters and the optimiser's state), which steps count, and
+//! which provider is to blame for missing states.
 //!
 //! A run is a chain of steps, each of which reads the states that the one before it made. A lease
 //! does some of them, one after the other, and only some answers bring the states (*kept* steps).
 //! Steps after the last kept one are lost with their lease, and the next lease repeats them. So a
 //! step counts once the states after it, or after a later step of its lease, are on the disk, and
-//! the journal names its loss beside them ([`Fact::Kept`]). A later life goes on from there.
+//! the journal has its loss with them ([`Fact::Kept`]). If the buyer's process ends, the next one
+//! (a later *life* of the run) continues from there.
 //!
 //! ```text
 //! Quoting ─Quoted─> Recording ─Recorded─> Running ─LeaseEnded─> Quoting, or Ending ─> Over
 //! ```
-//! If there are held-out examples, a run also evaluates them with the states at some positions.
-//! Those states are always kept, so that an evaluation counts at once.
+//! If there are held-out examples (on which the run does not train), the run also evaluates them
+//! with the states at some positions. It always keeps those states, so that an evaluation counts at
+//! once.
 //!
-//! A lease bought for too short a time is no fault of its provider. The core hears before that time
-//! is over: the next step brings the states, and is the last one of the lease. How long a request
-//! took determines the time of the next lease.
+//! If a lease was bought for too short a time, its provider is not to blame. The core gets a
+//! warning before the time is over: the next step then brings the states, and is the last one of
+//! the lease. The time that a request took determines the length of the next lease.
 //!
-//! What a provider alone claims does not end a run: a loss that is no number, or states that the
-//! run had before, must come from a second provider too. Wrong states that look right are found
-//! only by audits, if the run makes some: see `audits`.
+//! The claim of one provider alone does not end a run: a second provider must confirm a loss that
+//! is not a finite number, or states that the run had before. Only audits can find wrong states
+//! that look right, if the run makes some: see `audits`.
 
 mod action;
 mod audits;
@@ -44,24 +47,24 @@ pub use facts::{
 };
 use running::LeaseRun;
 
-/// How many leases of one provider may end early before the run avoids it.
+/// The number of leases of one provider that can end early before the run avoids it.
 pub const LOST_LEASES_MAX: u32 = 2;
 
-/// A provider is slow if a request takes so many times as long as in any lease before.
+/// A provider is slow if its requests take this many times as long as those of any earlier lease.
 const SLOW_TIMES: u64 = 4;
 
-/// A provider is far slower than its ask if a request takes so many times as long as planned, and
-/// this much longer: a busy machine alone is not.
+/// A provider is far slower than its ask if its requests take this many times as long as planned,
+/// and exceed the plan by this time; a machine that is only busy stays below that.
 const FAR_OFF_TIMES: u64 = 16;
 const FAR_OFF_MARGIN: Micros = Micros::from_millis(100);
 
 /// How many leases in a row may bring no states.
 const FRUITLESS_LEASES_MAX: u32 = 3;
 
-/// How a run goes on, which has no effect on its result.
+/// How the core conducts a run. None of this affects the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RunSpec {
-    /// The states return after so many steps.
+    /// The number of steps after which the provider returns the states.
     pub keep_steps: u64,
     /// The most steps of one lease.
     pub lease_steps_max: u64,
@@ -88,9 +91,10 @@ pub struct TrainCore {
     has_forgiven: bool,
     /// The records without an answer.
     unrecorded: VecDeque<OpenRecord>,
-    /// What other providers made of the next audit's steps, none of which is what was claimed.
+    /// The results of other providers for the next audit's steps, all of which contradict the
+    /// claim.
     claims: Vec<(AccountKey, SegmentClaim)>,
-    /// The providers whose answer to the next audit does not count.
+    /// The providers whose answers to the next audit do not count.
     unheard: Vec<AccountKey>,
     /// How many leases for the next audit brought no answer.
     failed_audits: u32,
@@ -214,7 +218,7 @@ impl TrainCore {
         }
     }
 
-    /// Handles what happened. The actions must be carried out in their order.
+    /// Handles an event. You must carry out the actions in their order.
     pub fn apply(&mut self, event: Event) -> Vec<Action> {
         match event {
             Event::Quoted { job, provider } => {
@@ -316,7 +320,8 @@ impl TrainCore {
         }
     }
 
-    /// Ends the run: what is not on the disk did not happen.
+    /// Ends the run because the journal could not be written: steps that are not on the disk do not
+    /// count.
     fn on_not_recorded(&mut self) {
         self.is_journal_lost = true;
         match &mut self.phase {

@@ -2,8 +2,8 @@
 //! dispute, and serves graph and inputs to the validators until they have decided.
 //!
 //! A validator fetches over a connection that the accuser opens, so the accuser need not be
-//! reachable. What it serves is named by hashes in the provider's own receipt, so it can neither
-//! show the validators another graph nor another input.
+//! reachable. The provider's own receipt names the graph and the inputs by hash, so the accuser
+//! cannot show the validators another graph or other inputs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

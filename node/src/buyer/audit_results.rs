@@ -1,5 +1,6 @@
-//! What a buyer's audits of its providers found: a small file for each audit, and one with the
-//! evidence, in a folder that only its owner can read.
+//! Stores the results of a buyer's audits of its providers (tests whether answers came from the
+//! stated model): for each audit a small file with the result and one with the evidence, in a
+//! folder that only its owner can read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -67,7 +68,7 @@ pub struct AuditResult {
     pub evidence: Option<PathBuf>,
 }
 
-/// What an audit rests on.
+/// The evidence of an audit: the texts with their receipts, and how the reference read them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuditEvidence {

@@ -1,4 +1,4 @@
-//! Draws the ids of jobs, and remembers the last ones.
+//! Makes the ids of a buyer's jobs, and remembers the last ids under which it bought leases.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -216,7 +216,7 @@ impl<L: Clone> FollowedLease<L> {
     }
 }
 
-/// Waits until one of these leases changed, and returns it; for ever if there is none.
+/// Waits until one of these leases changes, and returns it; waits forever if there is none.
 pub(super) async fn next_change_of<L: Clone>(
     leases: &mut BTreeMap<LeaseId, FollowedLease<L>>,
 ) -> L {

@@ -1,4 +1,5 @@
-//! The channels between a job and its caller: requests, answers, events, and the two signals.
+//! Defines the channels between a job and its caller: requests, answers, events, and two signals
+//! (cancel, and a warning before the leases of a session end).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

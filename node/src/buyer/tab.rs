@@ -1,5 +1,6 @@
-//! Opens tabs at endpoints and asks over them: the task that runs the core of one tab
-//! (`souk_roles::tokens::tab`), and the handle through which requests reach it.
+//! Opens tabs (leases of a language model by the token) at endpoints and sends requests over them:
+//! the task that runs the core of one tab (`souk_roles::tokens::tab`), and the handle through which
+//! requests reach the task.
 
 mod effects;
 mod follower;
@@ -28,14 +29,14 @@ use shell::TabShell;
 /// Events of an answer that can wait for their reader: the pieces of some seconds.
 const EVENTS_MAX: usize = 1_024;
 
-/// What happens to an answer.
+/// An event of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TextEvent {
     /// The text that follows.
     Piece(AnswerText),
     /// The answer is whole. Its text is that of all pieces.
     Done(Box<FinishedText>),
-    /// There is no more of it.
+    /// The answer failed, and no more of it follows.
     Failed(TabFailure),
 }
 
@@ -70,9 +71,9 @@ struct AskedText {
 /// The answer that a tab was asked for.
 #[derive(Debug)]
 pub struct AskedAnswer {
-    /// Its events. Dropping them stops the provider.
+    /// Its events. Dropping the receiver stops the provider.
     pub events: mpsc::Receiver<TextEvent>,
-    /// What it costs, once it is over, even if nobody reads it to its end.
+    /// The bill, which arrives when the answer is over, even if nobody reads it to the end.
     pub bill: PendingBill,
 }
 
@@ -114,7 +115,7 @@ impl AskedText {
 #[derive(Debug)]
 struct BusyFlag {
     is_busy: AtomicBool,
-    /// Wakes who waits for a tab that is free.
+    /// Wakes the requests that wait for a free tab.
     freed: Arc<Notify>,
 }
 
@@ -129,11 +130,11 @@ impl BusyFlag {
     }
 }
 
-/// What a tab tells its owner besides answers.
+/// The channels on which a tab reports to its owner, besides answers.
 pub(super) struct TabOwner {
     /// It is notified whenever the tab can take another request.
     pub(super) freed: Arc<Notify>,
-    /// What the tab says is noted here, if it is to be kept.
+    /// Records the texts of the tab, if the owner keeps them.
     pub(super) log: Option<TabLog>,
 }
 
@@ -153,12 +154,11 @@ pub struct Tab {
 }
 
 impl Tab {
-    /// Buys a tab from an ask, and sends the first request. If the purchase is not strict, a
-    /// cheaper ask of the same book will do too, but for those of the excluded providers. Returns
-    /// the tab, the first answer, and the task, which ends with the tab.
+    /// Buys a tab from an ask, and sends the first request. If the purchase is not strict, the
+    /// market can sell a cheaper ask of the same book instead, unless its provider is excluded.
+    /// Returns the tab, the first answer, and the task, which ends with the tab.
     ///
-    /// The ask must sell a model; otherwise this returns none. The tab wakes and notes as `owner`
-    /// says.
+    /// The ask must sell a model; otherwise this returns none. The tab reports to `owner`.
     ///
     /// # Errors
     /// [`StoreError::MemoryFull`] if the store has no room for the model's card.

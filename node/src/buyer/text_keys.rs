@@ -1,13 +1,13 @@
-//! The keys of an organisation, on disk: issues and revokes them, and keeps what each has spent.
-//! The core that decides is [`souk_roles::tokens::keys`].
+//! Stores the API keys that an organisation issues for its programs, and how much each has spent.
+//! [`souk_roles::tokens::keys`] is the core that decides what a key can still spend.
 //!
 //! ```text
 //! FOLDER/buyer/openai-keys.jsonl     the keys: their terms and hashes, one line for each change
 //! FOLDER/buyer/openai-usage.jsonl    what was reserved and charged, one line each
 //! ```
-//! Commands write the first file while a server reads it. One server at a time holds the second: a
-//! reservation is in it before its request is sent, and those of one moment share a sync. A server
-//! that was killed charges what was reserved in full when it starts again.
+//! Commands write the first file while a server reads it. One server at a time holds the second: it
+//! writes a reservation there before it sends the request, and reservations of one moment share a
+//! sync. After a crash, the server charges all open reservations in full when it starts again.
 
 mod request;
 mod terms_file;
@@ -45,7 +45,7 @@ const USAGE_FORMAT: &str = "openai-usage-1";
 /// How often a server looks for changed keys.
 const TERMS_PERIOD: Duration = Duration::from_millis(250);
 
-/// The facts after which the usage is written anew, in as many lines as there are keys.
+/// The number of facts after which the server rewrites the usage file with one line for each key.
 const FACTS_MAX: usize = 65_536;
 
 /// The keys that a server knows. Clones share them.
@@ -73,8 +73,8 @@ struct State {
 }
 
 impl TextKeys {
-    /// Opens the keys of a market's folder. Their days and months are those of the market's clock:
-    /// one that runs ahead on this machine would begin a period too early, and none goes back.
+    /// Opens the keys of a market's folder. The market's clock determines their days and months,
+    /// because this machine's clock may run ahead and would begin a period too early.
     ///
     /// # Errors
     /// When a file is damaged or cannot be read.
@@ -96,7 +96,7 @@ impl TextKeys {
         state.book.has_keys() && state.writer.is_none()
     }
 
-    /// Looks for changed keys again and again; it never ends.
+    /// Checks periodically whether the keys have changed; it never returns.
     pub async fn follow_changes(&self) {
         loop {
             tokio::time::sleep(TERMS_PERIOD).await;

@@ -1,10 +1,10 @@
-//! Buys texts of the models that a market's endpoints sell: lists their offers, and sends each
-//! request over a tab that is open or a new one. The core that chooses is
-//! [`souk_roles::tokens::router`]; this is its shell.
+//! Buys text from the endpoints of a market (providers that sell language models by the token):
+//! lists their offers, and sends each request over an open tab or a new one. It is the shell of
+//! [`souk_roles::tokens::router`], the core that chooses.
 //!
-//! If a provider fails, the request goes to another one, and an answer that broke off goes on there
-//! ([`AnswerEvents`]). The price of all tabs stays within the budget: a tab counts with its whole
-//! escrow until it is settled.
+//! If a provider fails, the request goes to another one, which also continues an answer that broke
+//! off ([`AnswerEvents`]). The price of all tabs stays within the budget: a tab counts with its
+//! whole escrow until it is settled.
 
 mod answer_events;
 mod book_looks;
@@ -45,13 +45,14 @@ pub use souk_roles::tokens::tab::TabOutcome;
 /// The length of a tab's lease.
 const TAB_TIME: Duration = Duration::from_millis(TAB_TIME_MAX.0);
 
-/// A shorter lease has no time for an answer.
+/// The shortest lease of a tab: a shorter one has no time for an answer.
 const TAB_TIME_MIN: Duration = Duration::from_secs(90);
 
 /// How long a request should wait for one of its buyer's tabs if no provider has a free slot.
 pub const SLOT_WAIT: Duration = Duration::from_secs(60);
 
-/// How long the rest of an answer waits, whose reader waits already.
+/// How long the rest of an interrupted answer waits for a slot, because its reader is already
+/// waiting.
 const REST_WAIT: Duration = Duration::from_secs(15);
 
 /// How often the requests that wait for a model look at the book, all together.
@@ -60,7 +61,7 @@ const BOOK_PERIOD: Duration = Duration::from_millis(250);
 /// The most requests that wait for a slot.
 const WAITING_MAX: usize = 256;
 
-/// How a request is bought.
+/// The terms on which the router buys an answer to a request.
 #[derive(Clone, Debug, Default)]
 pub struct AskTerms {
     /// The rules for the offers.
@@ -71,7 +72,7 @@ pub struct AskTerms {
     pub key: Option<Arc<KeyedRequest>>,
 }
 
-/// The next step of a request, as far as it was carried out.
+/// The next step of a request, and whether the router has already carried it out.
 enum PlannedStep {
     /// A tab has taken the request.
     Sent(Box<OpenRequest>),
@@ -110,7 +111,7 @@ impl TextSpending {
     }
 }
 
-/// Learns how tabs end.
+/// Gets a notice when a tab ends.
 pub trait TabObserver: Send + Sync {
     /// A tab ended; the provider is none if the market sold none.
     fn on_tab_ended(&self, provider: Option<AccountKey>, outcome: &TabOutcome);
@@ -119,7 +120,7 @@ pub trait TabObserver: Send + Sync {
     fn on_not_kept(&self, _error: &std::io::Error) {}
 }
 
-/// The texts that one buyer buys. Clones share its tabs and its budget.
+/// The router of one buyer. Clones share its tabs and its budget.
 #[derive(Clone)]
 pub struct TextRouter {
     buyer: Buyer,
@@ -439,7 +440,7 @@ impl TextRouter {
         }
     }
 
-    /// Notes a failure of a request. Returns whether another provider can be tried.
+    /// Records a failure of a request. Returns whether the request can try another provider.
     fn on_failed(&self, route: &mut Route, open: &OpenRequest, failure: RouteFailure) -> bool {
         let now = self.clock.now().tick;
         let provider = open.provider.get().copied();

@@ -1,4 +1,5 @@
-//! `souk audit list`: what earlier audits of texts found.
+//! `souk audit list` and `souk audit forget`: lists the results of earlier audits of bought
+//! answers, and removes one.
 
 use std::path::Path;
 

@@ -1,4 +1,6 @@
-//! `souk audit run` and `verify`: reads answers that were bought again with a reference model.
+//! `souk audit run` and `souk audit verify`: checks whether the answers that a provider sold came
+//! from the model that it named. For this, a reference copy of the model reads the kept transcripts
+//! on this machine; `verify` does so with the evidence of an earlier audit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +25,8 @@ use crate::show;
 /// What was read of each exchange of each tab.
 type TabReadings = Vec<Vec<Option<Vec<TokenReading>>>>;
 
-/// Audits each provider of a model by the transcripts of a folder.
+/// Audits each provider of a model, with the transcripts that `souk openai --keep-transcripts` left
+/// in a folder.
 pub async fn run(folder: &Path, output: Output, args: &AuditRunArgs) -> Outcome {
     MarketFile::read_nearest(folder).map_err(from_config)?;
     let (mut tabs, damaged) = read_transcripts(folder, &args.model).map_err(|error| {

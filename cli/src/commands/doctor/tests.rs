@@ -1,3 +1,6 @@
+//! Tests the checks of `souk doctor`: a healthy machine, a missing folder, keys that others can
+//! read, wrong files.
+
 use std::fs;
 
 use super::{Severity, folder, machine, market};

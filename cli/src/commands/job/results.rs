@@ -1,4 +1,5 @@
-//! `souk job explain`, `result` and `trace`: shows or exports the stored facts of a job.
+//! `souk job explain`, `result` and `trace`: explains why a job's parts ran where they did, shows
+//! its outputs or writes them again, and exports a trace of the devices' work.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

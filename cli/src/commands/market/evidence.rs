@@ -1,5 +1,6 @@
-//! Saves the signed heads of a market's history that a check found, so that others can compare or
-//! check them without a network.
+//! Saves to files the signed heads that `souk market verify` found, so that others can compare or
+//! check them without a network. A head states the size and the root hash of the market's history;
+//! two contradictory ones convict the validators that signed both.
 
 use std::path::{Path, PathBuf};
 

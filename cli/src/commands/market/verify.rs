@@ -1,5 +1,6 @@
-//! `souk market verify`: checks the market's history from its genesis alone: who signed which head,
-//! whether enough validators certify one, and whether two of them contradict each other.
+//! `souk market verify`: checks the market's history with its genesis (the initial state) as the
+//! only trusted input. It shows which validators signed which head (the size and root hash of the
+//! history), whether enough of them signed one, and whether two heads contradict each other.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ const AGE_MS_MAX: u64 = 600_000;
 /// A continuation and what was shown of it.
 type Proof = (ContinuationCheck, Option<ShownContinuation>);
 
-/// Runs the command.
+/// Verifies the history of a market, as the module describes.
 pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) -> Outcome {
     let market = read_market(folder, args).await?;
     let genesis = market.genesis.clone();

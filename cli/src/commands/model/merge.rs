@@ -1,4 +1,5 @@
-//! `souk model merge`: writes a language model with an adapter in its weights.
+//! `souk model merge`: adds an adapter, which fine-tuning produced, to the weights of its language
+//! model, and writes the result as a new model.
 
 use std::path::Path;
 

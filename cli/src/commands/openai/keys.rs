@@ -1,4 +1,5 @@
-//! `souk openai key`: issues, lists and revokes the keys of an organisation.
+//! `souk openai key`: issues, lists and revokes the keys with which an organisation's programs can
+//! use its `souk openai` server. Each key has its own budget, models and rates.
 
 use std::path::Path;
 

@@ -1,4 +1,6 @@
-//! `souk operator decide`: lets a program or a faucet decide requests for credits.
+//! `souk operator decide`: decides the deposits and withdrawals of credits that accounts request,
+//! by the answers of the operator's own program or as a faucet (which confirms every deposit up to
+//! a limit).
 //!
 //! For a deposit, the operator asks the program until it decides; repeated questions do no harm. A
 //! withdrawal must be locked first, so that its account cannot take it back. Then the operator that

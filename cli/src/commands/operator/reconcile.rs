@@ -1,5 +1,5 @@
-//! `souk operator reconcile`: compares the requests that a market confirmed with a statement of an
-//! outside account.
+//! `souk operator reconcile`: compares the deposits and withdrawals that a market confirmed with
+//! the statement of the outside account, such as a bank's, that received and paid the money.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,7 +34,7 @@ struct BookEntry {
     reference: String,
 }
 
-/// Compares both sides. Every movement must be on both, or this fails.
+/// Compares both sides. Fails unless every movement is on both.
 pub(super) async fn run(folder: &Path, output: Output, file: &Path) -> Outcome {
     let outside = read_entries(file)?;
     let broker = connect_broker(folder).await?;

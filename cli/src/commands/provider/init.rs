@@ -1,5 +1,5 @@
-//! `souk provider init`: finds and measures a device, proposes a price and limits, and writes one
-//! commented file.
+//! `souk provider init`: finds and measures a device, proposes a price and limits, asks the user to
+//! confirm them, and writes `provider.toml` with comments.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};

@@ -1,4 +1,5 @@
-//! The times of the day in a provider's file: the hours at which it sells, and its prices at them.
+//! Parses and formats times of the day in a provider's file: the hours at which it sells, and the
+//! hours with another price, such as `22:00-06:00=70` (per cent).
 
 use souk_folder::limits::{Hours, NoHours};
 use souk_folder::pricing::Band;

@@ -1,4 +1,5 @@
-//! Shows the plan of a run: what is trained, for how long, and for how much.
+//! Describes the plan of a training run before it starts: the model, the number of steps, the
+//! audits, and the price.
 
 use serde_json::{Value, json};
 use souk_node::buyer::job::Limits;

@@ -1,4 +1,5 @@
-//! Shows the events of a run as they come: its steps, its evaluations, its rounds and its leases.
+//! Shows the events of a training run as they happen: steps, evaluations, rounds of several
+//! workers, and leases.
 
 use std::time::Instant;
 

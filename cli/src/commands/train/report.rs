@@ -1,4 +1,5 @@
-//! Writes a trained model with its report.
+//! Writes the files of a finished training run (the trained model, the receipts, and a report of
+//! losses and costs), and prints what it wrote.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use crate::failure::{Failure, Kind};
 use crate::files;
 use crate::show::{self, format_count, format_credits};
 
-/// A run that is over, and what its files need to say.
+/// A finished training run, and the facts that its files must contain.
 pub struct TrainingReport<'a> {
     pub args: &'a TrainArgs,
     pub training: &'a Training,

@@ -1,4 +1,5 @@
-//! Keeps runs of training beside their results, lists them, and goes on with one.
+//! Starts the journal of a training run in a folder next to the run's result, lists the runs of a
+//! folder, and resumes one.
 //!
 //! ```text
 //! tuned/run/  or  tuned.onnx.run/     the journal and the last kept states of a run
@@ -108,7 +109,7 @@ fn check_replaceable(out: &Path, run: &Path, past: &RunPast) -> Outcome {
     Err(Failure::new(Kind::State, cause, hint))
 }
 
-/// Goes on with a run.
+/// Resumes a run from its journal.
 pub(super) async fn resume_run(folder: &Path, output: Output, asked: &TrainResumeArgs) -> Outcome {
     let (run, out) = find_run(&asked.out);
     let journal = RunJournal::open(&run).map_err(|error| from_run_journal(&error))?;
@@ -163,7 +164,7 @@ fn decode_command(past: &RunPast, run: &Path) -> Result<RunCommand, Failure> {
     })
 }
 
-/// Lists the runs that were begun from a folder, the oldest first.
+/// Lists the runs that users started from a folder, the oldest first.
 pub(super) fn list_runs(folder: &Path, output: Output) {
     let runs = read_runs(folder);
     if output == Output::Json {

@@ -1,5 +1,5 @@
-//! What `souk train` trains: a whole ONNX model, a language model or an adapter of one. Each has
-//! its own files for the result.
+//! Defines [`Subject`], the model that `souk train` trains: a whole ONNX model, or a language model
+//! or an adapter of one. Each kind checks and writes its own result files.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::args::TrainArgs;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::files;
 
-/// What is trained.
+/// The model to train.
 pub enum Subject {
     /// The weights of an ONNX model, whose bytes before training these are.
     Model(Bytes),

@@ -1,4 +1,5 @@
-//! What is foretold is judged by what it was not made from.
+//! Tests that the benchmark predicts an operator's time without the measurements that it compares
+//! it with.
 
 use souk_host::discover;
 use souk_memory::DType;

@@ -19,7 +19,7 @@ use super::matrix::MatrixSource;
 use nodes::Reader;
 pub(super) use slots::RowSlot;
 
-/// A value of the plan: rows of a width.
+/// The number of a value in the plan. A value has rows of one width.
 pub(super) type RowsId = usize;
 
 /// The steps of a decoder in order.
@@ -42,7 +42,7 @@ pub(super) struct DecoderPlan {
     pub outputs: Vec<DecoderOutput>,
 }
 
-/// An output that is no state.
+/// An output of the graph that is not the new value of a state.
 #[derive(Clone, Debug)]
 pub(super) struct DecoderOutput {
     pub name: String,
@@ -70,7 +70,7 @@ pub(super) struct DecoderStep {
     pub rows: RowCount,
 }
 
-/// How many rows a step has.
+/// The number of rows that a step computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowCount {
     /// One for each token.
@@ -137,7 +137,7 @@ pub(super) enum Action {
     Add,
 }
 
-/// Matrices of one size, one after the other.
+/// The matrices of a layer's experts: consecutive matrices of the plan, all of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ExpertStack {
     /// Index of the first matrix.
@@ -145,16 +145,16 @@ pub(super) struct ExpertStack {
     pub count: usize,
 }
 
-/// How much of itself a gate's number leaves.
+/// The function by which a gate scales its own value: SiLU or GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Curve {
-    /// A logistic curve.
+    /// The logistic function (SiLU).
     Logistic,
-    /// Gauss' curve, summed up to there, as its hyperbolic tangent has it.
+    /// The normal distribution function, approximated by the hyperbolic tangent (GELU).
     Gauss,
 }
 
-/// Cosines and sines for each position.
+/// A table of the cosines and sines of each position, for rotary embeddings.
 #[derive(Debug)]
 pub(super) struct Table {
     pub names: [String; 2],

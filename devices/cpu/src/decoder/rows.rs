@@ -151,7 +151,7 @@ pass! {
     }
 }
 
-/// Shares of one, by exponentials.
+/// Writes the softmax of a row.
 pub(super) fn softmax(isa: Isa, to: &mut [f32], from: &[f32]) {
     to.copy_from_slice(from);
     let mut total = 0.0;
@@ -159,15 +159,16 @@ pub(super) fn softmax(isa: Isa, to: &mut [f32], from: &[f32]) {
     multiply_row(isa, to, 1.0 / total);
 }
 
-/// The logistic curve.
+/// Returns the logistic function of a value.
 pub(super) fn logistic(value: f32) -> f32 {
     let below = exponential(-value.abs());
     let share = if value < 0.0 { below } else { 1.0 };
     share / (1.0 + below)
 }
 
-/// The largest shares, largest first, of equal ones the first: as many as half of `to`, and behind
-/// them where each was, in the bits of a float.
+/// Chooses the largest shares of a row. `to` gets them in its first half, the largest first (of
+/// equal ones, the first in the row), and in its second half their positions in the row, as the
+/// bits of floats.
 pub(super) fn choose_largest(to: &mut [f32], from: &[f32]) {
     let (shares, places) = to.split_at_mut(to.len() / 2);
     for (rank, to) in shares.iter_mut().enumerate() {

@@ -1,5 +1,5 @@
-//! Exact programs give the same bits with all vector instructions of this machine, on one thread
-//! and on two, and refuse by name what they cannot promise.
+//! Tests that exact programs give the same bits with all vector instructions of this machine, on
+//! one thread and on two, and that operators which are not exact are refused by name.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

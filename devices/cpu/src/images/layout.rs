@@ -39,7 +39,7 @@ impl Image {
     }
 }
 
-/// Where an image lies.
+/// The place of an image in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ImagePlace {
     pub buffer: usize,
@@ -388,7 +388,7 @@ fn sees_all(moves: &WindowGeometry, image: Image) -> bool {
     })
 }
 
-/// Where a tap of a window reads along one axis; `None` on padding.
+/// Returns the position that a tap of a window reads along one axis, or `None` if it is padding.
 #[inline]
 pub(super) fn source(
     moves: &WindowGeometry,

@@ -45,7 +45,7 @@ pub(super) struct Split {
     pub tasks: usize,
 }
 
-/// The stages of a plan and how each is divided among threads.
+/// Returns the stages of a plan, each with the division of its work among threads.
 pub(super) fn divide_stages(
     isa: Isa,
     plan: &ImagePlan,
@@ -132,7 +132,7 @@ fn by_panels(isa: Isa, from: Image, to: Image, matrix: &PackedMatrix, threads: u
     }
 }
 
-/// Pixels of a task.
+/// Returns the pixels that a task computes.
 pub(super) fn task_pixels(split: Split, task: usize, image: Image) -> Range<usize> {
     let pixels = image.pixel_count();
     let start = (task * split.pixels).min(pixels);

@@ -1,5 +1,5 @@
-//! The kernels over images against the reference kernels: random networks of random sizes, on every
-//! width of vectors this machine has.
+//! Tests the image engine against the reference kernels: random networks of random sizes, at every
+//! vector width that this machine has.
 
 use proptest::prelude::*;
 use souk_host::isa::Isa;

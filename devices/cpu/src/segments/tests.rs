@@ -1,7 +1,9 @@
-//! Random graphs over several engines: whatever reads a value, and whenever, finds it.
+//! Tests random graphs that are cut into segments for several engines: every reader must find the
+//! right value.
 //!
-//! Every operator here rounds at most once, and a product moves elements, so all engines must give
-//! the same bits: a graph that amplifies errors cannot fail for them, nor hide a wrong value.
+//! All operators here round at most once, and the matrices of products only move elements, so all
+//! engines must give the same bits. A graph that amplifies rounding errors can therefore neither
+//! fail without a bug nor hide one.
 
 use proptest::prelude::*;
 use proptest::sample::Index;

@@ -39,7 +39,7 @@ pub(super) struct SequenceExecutionPlan {
     pub scratch: usize,
 }
 
-/// Where a value lies.
+/// The place of a value in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValuePlace {
     /// An input by its index, which steps read in place.
@@ -64,12 +64,12 @@ pub(super) struct Job {
     pub tasks: usize,
 }
 
-/// Features of each row.
+/// Returns the number of features in each row of a value.
 pub(super) fn feature_count(dims: &[usize]) -> usize {
     dims.last().copied().unwrap_or(1)
 }
 
-/// Rows of a value.
+/// Returns the number of rows of a value.
 pub(super) fn row_count(dims: &[usize]) -> usize {
     dims.iter().rev().skip(1).product()
 }

@@ -1,5 +1,5 @@
-//! The kernels over sequences against the reference kernels: random layers of transformers in the
-//! forms exporters write, on every width of vectors this machine has.
+//! Tests the sequence engine against the reference kernels: random transformer layers in the forms
+//! that exporters write, at every vector width that this machine has.
 
 use proptest::prelude::*;
 use souk_memory::DType;

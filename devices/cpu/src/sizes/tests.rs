@@ -1,3 +1,6 @@
+//! Tests that sizes copied from the value to reshape become constants, and that all other sizes are
+//! computed in the run.
+
 use souk_memory::DType;
 use souk_onnx::subgraph::Subgraph;
 use souk_onnx::{Dimension, ValueInfoProto};

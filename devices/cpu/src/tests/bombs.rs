@@ -1,5 +1,5 @@
-//! Sizes beyond any memory that come in a run: each is refused by the operator, before anything is
-//! made. An allocation that fails ends the process, and these tests with it.
+//! Tests sizes in a run's inputs that exceed any memory: the operator must refuse them before it
+//! allocates. An allocation that fails would end the process, and these tests with it.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Integers of 64 bits beyond what floats of 64 tell apart, and beyond 32 bits.
+//! Tests operators on 64-bit integers that neither a 64-bit float nor a 32-bit integer can hold
+//! exactly.
 
 use super::*;
 

@@ -69,8 +69,8 @@ pub(crate) const EXPONENTIAL_FACTORS: [f32; 5] = [
     0.5,
 ];
 
-/// The exponential of a value, which must not be above zero: a power of two, and a polynomial of
-/// the rest of the exponent (Cephes' `expf`).
+/// Returns the exponential of a value, which must not be above zero. It multiplies a power of two
+/// with a polynomial of the rest of the exponent (Cephes' `expf`).
 #[inline(always)]
 pub(crate) fn exponential(value: f32) -> f32 {
     // Added and taken away, it leaves the nearest integer, whose bits are the lowest of the sum.

@@ -9,7 +9,7 @@ use souk_onnx::graph::Graph;
 /// A value, by its number.
 pub(crate) type Value = usize;
 
-/// The values met so far.
+/// The values of a plan so far, each with the step that makes it and the number of its readers.
 pub(crate) struct Values<'a> {
     /// The inputs of a run.
     pub inputs: Vec<(String, Value)>,

@@ -1,4 +1,4 @@
-//! The walk over blocks of rows against the plain one, on forests drawn at random.
+//! Tests the engine for ensembles of trees against a walk of one row at a time, on random forests.
 
 use std::collections::BTreeMap;
 

@@ -26,7 +26,7 @@ const HOPPER: (u8, u8) = (9, 0);
 /// Upper bound on the forms of products whose algorithm the library keeps.
 const ALGORITHMS_MAX: usize = 4096;
 
-/// A handle of the library on one card.
+/// cuBLASLt, opened for one card.
 pub(super) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     workspace: CudaSlice<u8>,

@@ -1,4 +1,5 @@
-//! Direct copies from one card's memory to another's, and the links between cards.
+//! Copies data directly from one card's memory to another's, and describes the links between cards
+//! and to the host.
 
 #![expect(
     unsafe_code,

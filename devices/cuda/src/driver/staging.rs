@@ -1,5 +1,5 @@
-//! Host memory that the card reads and writes by itself. Copies to and from the card pass through
-//! it in parts: the host copies one part while the card moves another.
+//! Staging memory: pinned host memory, which a card can read and write itself. Every copy to or
+//! from the card passes through it in parts: the host copies one part while the card moves another.
 
 #![expect(
     unsafe_code,
@@ -17,11 +17,12 @@ use super::Span;
 /// Bytes of a part. There are two for each way.
 const PART_BYTES: usize = 4 << 20;
 
-/// Both ways.
+/// The parts for both directions, two for each.
 pub(super) struct Staging {
-    /// Written here, read by the card: combined writes, which are slow to read here.
+    /// For copies to the card. The host writes them, in write-combined memory, which it can read
+    /// only slowly.
     there: [Part; 2],
-    /// Written by the card, read here.
+    /// For copies from the card.
     back: [Part; 2],
 }
 

@@ -1,4 +1,5 @@
-//! The statements and expressions of a function.
+//! Translates the body of a WGSL function to CUDA C++: its local variables, statements and
+//! expressions.
 
 use std::fmt::Write;
 
@@ -21,7 +22,7 @@ pub(super) struct Body<'w, 'a> {
 type Text = Result<String, EmitError>;
 
 impl Body<'_, '_> {
-    /// Variables, which WGSL sets to zero where it does not say otherwise.
+    /// Writes the local variables. WGSL sets those without an initial value to zero.
     pub(super) fn write_locals(&mut self) -> Result<(), EmitError> {
         for (handle, local) in self.function.local_variables.iter() {
             let name = self.writer.type_name(local.ty)?;

@@ -35,7 +35,7 @@ fn narrowed(v: f32) -> u32 {
 }
 ";
 
-/// Whether values of a type lie two to a word.
+/// Returns whether a type has 16 bits, so that two values lie in a word.
 pub(crate) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16)
 }

@@ -7,7 +7,7 @@
 
 use souk_memory::DType;
 
-/// Bits of an integer type of which several lie in a word.
+/// Returns the bits of an integer type, if several values lie in a word.
 pub(crate) fn packed_bits(dtype: DType) -> Option<usize> {
     use DType::{I2, I4, I8, I16, U2, U4, U8, U16};
     matches!(dtype, I2 | I4 | I8 | I16 | U2 | U4 | U8 | U16).then(|| dtype.bit_width())

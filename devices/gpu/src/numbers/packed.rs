@@ -12,7 +12,7 @@ use super::halves::{self, is_half};
 use super::integers;
 use super::quarters::{self, Rounding};
 
-/// How many values of a type lie in a word.
+/// Returns how many values of a type lie in a 32-bit word.
 pub(crate) fn per_word(dtype: DType) -> usize {
     match dtype {
         _ if is_half(dtype) => 2,
@@ -52,7 +52,7 @@ pub(crate) fn packing_functions(dtype: DType, rounding: Rounding) -> String {
     }
 }
 
-/// How kernels have floats of 16 bits.
+/// How kernels read and write 16-bit floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Halves {
     /// Two to a word, widened and rounded by arithmetic of integers, which every device has.
@@ -68,7 +68,7 @@ impl Halves {
     }
 }
 
-/// How WGSL reads element `at` of `array`, whose words are [`words`] of the type.
+/// Returns the WGSL expression that reads element `at` of `array`.
 pub(crate) fn read(dtype: DType, halves: Halves, array: &str, at: &str) -> String {
     match per_word(dtype) {
         _ if halves.has_dtype(dtype) => format!("f32({array}[{at}])"),
@@ -82,7 +82,7 @@ pub(crate) fn read(dtype: DType, halves: Halves, array: &str, at: &str) -> Strin
     }
 }
 
-/// How WGSL writes a float as an element of a type that is not packed, or the device's own.
+/// Returns the WGSL expression that converts a float to an element of a type that is not packed.
 pub(crate) fn store_expression(dtype: DType, value: &str) -> String {
     match dtype {
         DType::F16 => format!("f16({value})"),
@@ -90,7 +90,8 @@ pub(crate) fn store_expression(dtype: DType, value: &str) -> String {
     }
 }
 
-/// How WGSL names elements of a type that is not packed, or of halves that are the device's own.
+/// Returns the WGSL type of the elements of a type that is not packed, or of the device's own
+/// halves.
 pub(crate) fn element_type(dtype: DType, is_double: bool) -> &'static str {
     match (dtype, is_double) {
         (DType::F16, _) => "f16",
@@ -103,7 +104,7 @@ pub(crate) fn element_type(dtype: DType, is_double: bool) -> &'static str {
     }
 }
 
-/// How WGSL names the words that values of a type lie in.
+/// Returns the WGSL type of the words in which values of a type lie.
 pub(crate) fn word_type(dtype: DType, halves: Halves) -> &'static str {
     match (per_word(dtype), dtype) {
         _ if halves.has_dtype(dtype) => "f16",

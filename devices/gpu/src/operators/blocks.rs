@@ -7,8 +7,8 @@ use crate::error::GpuError;
 use crate::operators::layout::permute_axes;
 use crate::recording::{Array, Step};
 
-/// `DepthToSpace` and `SpaceToDepth`: a transpose between two shapes. The block size must divide
-/// the sides of the image, or its square the channels.
+/// Records `DepthToSpace` or `SpaceToDepth` as a transpose between two shapes. The block size must
+/// divide the sides of the image, or its square the channels.
 pub(crate) fn rearrange_blocks(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
     let &[n, c, h, w] = &input.dims[..] else {

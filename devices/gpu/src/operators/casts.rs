@@ -78,7 +78,7 @@ pub(crate) fn cast_wide(
     map(step, expression, &[(&input, from)], to, [0.0; 3])
 }
 
-/// `Pow`: a power has the type of its base.
+/// Records `Pow`. The result has the type of the base.
 pub(crate) fn power(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let base = step.native_array(0)?;
     match compute_dtype(base.dtype) {

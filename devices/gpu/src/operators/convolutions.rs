@@ -22,7 +22,7 @@ const SPACE: usize = 3;
 /// With fewer output channels to a group than this a tile would be mostly empty.
 const TILED_CHANNELS_MIN: usize = 8;
 
-/// Sizes of up to three spatial dimensions, padded in front.
+/// Returns the sizes of three spatial dimensions: the given ones, padded in front with `fill`.
 pub(crate) fn spatial_sizes(sizes: &[usize], fill: usize) -> Result<[usize; SPACE], KernelError> {
     let mut all = [fill; SPACE];
     let missing = SPACE
@@ -32,8 +32,8 @@ pub(crate) fn spatial_sizes(sizes: &[usize], fill: usize) -> Result<[usize; SPAC
     Ok(all)
 }
 
-/// A window as the kernels read it from `p[at]` on: input, kernel, output, strides, dilations,
-/// padding before; three sizes each.
+/// Returns the sizes of a window in the order in which kernels read them: input, kernel, output,
+/// strides, dilations and padding before, three of each.
 pub(crate) fn window_sizes(window: &Window, input: &[usize]) -> Result<Vec<usize>, KernelError> {
     let lists = [
         (input, 1),
@@ -69,7 +69,7 @@ impl ConvolutionTypes {
     }
 }
 
-/// `Conv`: groups, strides, dilations and padding over one to three dimensions.
+/// Records `Conv` over one to three spatial dimensions.
 pub(crate) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let (input, weights) = (step.native_array(0)?, step.stored_array(1)?);
     let bias = step.optional_wide(2)?;
@@ -206,7 +206,7 @@ fn conv_direct(
     )
 }
 
-/// `ConvTranspose`: each place of the result gathers the inputs that reach it.
+/// Records `ConvTranspose`. Each element of the result gathers the inputs that reach it.
 pub(crate) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let (input, weights) = (step.native_array(0)?, step.stored_array(1)?);
     let bias = step.optional_wide(2)?;

@@ -1,9 +1,10 @@
 //! Records the kernels of operators that compute each element on its own, such as `Add` or `Sqrt`.
 //! A table gives the WGSL expression of each operator, and one kernel is built around any of them.
 //!
-//! An expression is of the inputs `a` to `e`, repeated to the result's shape, and of three numbers
-//! `s`, `t` and `u` from the node's attributes. Equal neighbouring dimensions are merged first, so
-//! that inputs of one shape are read straight through.
+//! An expression has the inputs `a` to `e`, broadcast to the result's shape, and the numbers `s`,
+//! `t` and `u` from the node's attributes. For example, `LeakyRelu` is `select(a, s * a, a < 0.0)`,
+//! where `s` is the attribute `alpha`. Neighbouring dimensions are merged where possible, so that
+//! inputs of one shape are read straight through.
 
 pub(crate) mod integers;
 
@@ -31,8 +32,8 @@ pub(crate) struct Map {
     pub numbers: &'static [(&'static str, f64)],
 }
 
-/// Returns the function of one float. A driver can compile a bare choice to a maximum, which loses
-/// NaN (`Relu`); and a device's sine has few digits where it is small.
+/// Returns the expression of an operator on one float. A driver can compile a bare choice to a
+/// maximum, which loses NaN (`Relu`); and a device's sine has few digits where it is small.
 pub(crate) fn unary_map(operator: &str) -> Option<Map> {
     let (expression, numbers): (_, &'static [(&'static str, f64)]) = match operator {
         "Abs" => ("abs(a)", &[]),
@@ -113,7 +114,7 @@ const fn test_map(expression: &'static str, numbers: &'static [(&'static str, f6
     }
 }
 
-/// Functions of two elements.
+/// Returns the expression of an operator on two elements.
 pub(crate) fn binary_map(operator: &str) -> Option<Map> {
     let float = |expression| Map {
         expression,
@@ -322,7 +323,7 @@ fn map_of(step: &Step<'_, '_>, dtype: DType) -> Result<Map, GpuError> {
     found.ok_or(KernelError::DType(dtype).into())
 }
 
-/// A function of one element, its numbers read from the attributes.
+/// Records an operator on one element, with the numbers from the node's attributes.
 pub(crate) fn apply_unary(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
     let map_of = map_of(step, input.dtype)?;
@@ -356,7 +357,7 @@ pub(crate) fn attribute_numbers(node: &NodeProto, names: &[(&str, f64)]) -> [f64
     numbers
 }
 
-/// A function of two elements, chained over as many inputs as there are.
+/// Records an operator that chains a function of two elements over all its inputs, such as `Max`.
 pub(crate) fn apply_chain(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let first = step.native_array(0)?;
     let map_of = map_of(step, first.dtype)?;

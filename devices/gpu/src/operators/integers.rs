@@ -218,7 +218,7 @@ fn row_sums(step: &mut Step<'_, '_>, array: &Array, depth: usize) -> Result<Arra
     Ok(result)
 }
 
-/// The kernel that sums rows of bytes.
+/// Returns the WGSL of the kernel that sums rows of bytes.
 #[cfg(feature = "cuda")]
 pub(crate) fn row_sums_kernel() -> String {
     let arrays = bindings(&[("x", "u32"), ("y", "i32")], 1);

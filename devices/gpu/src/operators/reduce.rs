@@ -26,7 +26,7 @@ const GROUPED_MIN: usize = 128;
 /// of the last result `a` and the count `n`.
 pub(crate) type Reduction = [&'static str; 4];
 
-/// The expressions of a reducing operator.
+/// Returns the expressions of a reducing operator.
 pub(crate) fn find_reduction(operator: &str) -> Option<Reduction> {
     Some(match operator {
         "ReduceSum" => ["0.0", "v", "a + b", "a"],
@@ -111,7 +111,7 @@ fn named_axes(step: &Step<'_, '_>) -> Result<Option<Vec<usize>>, GpuError> {
     }))
 }
 
-/// The sum of all elements.
+/// Records the sum of all elements of an array.
 pub(crate) fn sum_all(step: &mut Step<'_, '_>, input: &Array) -> Result<Array, GpuError> {
     let by = find_reduction("ReduceSum").expect("it is in the table");
     reduce_all(step, input, by)

@@ -19,8 +19,8 @@ fn tap(k: u32, n: u32) -> i32 {
 }
 ";
 
-/// The kernel that unfolds an image, so that a convolution is a product with it: a thread for each
-/// place of the result and each of its window.
+/// Returns the WGSL of the kernel that unfolds an image into a matrix, with which a convolution is
+/// a product. It has a thread for each element of that matrix.
 #[cfg(feature = "cuda")]
 pub(crate) fn unfold_kernel() -> String {
     let arrays = bindings(&[("x", "f32"), ("y", "f32")], 1);

@@ -23,12 +23,12 @@ use crate::recording::{Array, Groups, Step};
 /// that overloads a compiler.
 pub(crate) const SOURCE_BYTES_MAX: usize = 256 << 10;
 
-/// Whether the kernel of a node is WGSL of a buyer.
+/// Returns whether a node's kernel is WGSL that a buyer wrote.
 pub(crate) fn is_kernel(node: &NodeProto) -> bool {
     Custom::from_node(node) == Some(Custom::Wgsl)
 }
 
-/// Whether a node can run: its kernel compiles, and its inputs and outputs are 32-bit words.
+/// Checks that a node can run: its kernel compiles, and its inputs and outputs are 32-bit words.
 pub(crate) fn check_kernel(
     context: &Context,
     graph: &Graph,

@@ -19,11 +19,11 @@ pub(crate) struct ElementFunction {
     pub known: Option<FusedFunction>,
 }
 
-/// A function that libraries of products do themselves.
+/// An activation that the card maker's library can apply to the result of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FusedFunction {
     Relu,
-    /// `Gelu` by the hyperbolic tangent; the exact one no library has.
+    /// `Gelu` approximated by the hyperbolic tangent. No library has the exact one.
     GeluTanh,
 }
 

@@ -3,7 +3,8 @@
 
 use super::stream::Array;
 
-/// Rows of floats of 32 or 16 bits, or of integers, a fixed number of which in a row share a scale.
+/// A weight matrix on the device: rows of 32-bit or 16-bit floats, or of integers with one scale
+/// for each block of a row.
 #[derive(Clone)]
 pub(crate) struct Matrix {
     pub values: Array,

@@ -93,7 +93,7 @@ impl Value {
     }
 }
 
-/// A tensor as words on the device.
+/// Copies a tensor to the device, as the words that kernels read.
 pub(crate) fn upload_tensor(stream: &Stream<'_>, tensor: &Tensor) -> Result<Array, GpuError> {
     let words = words_of(stream.context, tensor)?;
     stream.upload_words(tensor.dtype(), tensor.dims(), &words)
@@ -134,7 +134,7 @@ fn words_of<'t>(context: &Context, tensor: &'t Tensor) -> Result<Cow<'t, [u8]>, 
     })
 }
 
-/// Words from the device as a tensor of the array's type.
+/// Converts words from the device to a tensor of the array's type.
 pub(crate) fn tensor_from_words(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
     let word = |bytes: &[u8]| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     let bytes: Bytes = match array.dtype {
@@ -163,7 +163,7 @@ pub(crate) fn tensor_from_words(array: &Array, words: Bytes) -> Result<Tensor, G
     Ok(Tensor::new(array.dtype, shape, bytes).map_err(KernelError::from)?)
 }
 
-/// Integers as the device reads them.
+/// Returns integers as the bytes that the device reads.
 pub(crate) fn bytes_of(values: &[i32]) -> Vec<u8> {
     values
         .iter()
@@ -171,7 +171,7 @@ pub(crate) fn bytes_of(values: &[i32]) -> Vec<u8> {
         .collect()
 }
 
-/// A number that can be negative as a word of a kernel's sizes.
+/// Encodes a number that can be negative as a word of a kernel's sizes.
 pub(crate) fn to_word(value: i64) -> usize {
     value as i32 as u32 as usize
 }

@@ -34,7 +34,7 @@ pub(crate) struct Array {
     pub is_double: bool,
 }
 
-/// Recorded work.
+/// The recorded kernels of one run, and the words with their sizes.
 pub(crate) struct Stream<'a> {
     pub context: &'a Context,
     words: Vec<u32>,

@@ -1,7 +1,6 @@
-//! The functions of 64-bit floats and integers, in WGSL, that kernels with 64-bit floats include.
-//! The functions of floats that WGSL has itself end at 32 bits, so these are summed from their
-//! series here, under the same names, and every expression of an operator means the same in either
-//! width.
+//! The WGSL functions of 64-bit floats and integers, for kernels that use 64-bit floats. WGSL's own
+//! functions, such as `exp`, take floats of at most 32 bits, so these sum series. They have the
+//! same names, so that an operator's expression means the same in both widths.
 
 /// The first lines of every kernel with 64-bit floats.
 pub(crate) const PRELUDE: &str = r"

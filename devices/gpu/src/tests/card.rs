@@ -1,6 +1,6 @@
-//! The driver without a card: CUDA's libraries are played by `fake.cpp`, in a process of its own
-//! that finds them before any other. What souk asks of them, in which order and with which memory,
-//! is what it would ask of NVIDIA's.
+//! Tests the CUDA driver without a card: a process finds the fake CUDA libraries of `fake.cpp`
+//! before any other, and the test checks which functions souk calls, in which order and with which
+//! memory.
 
 use std::collections::BTreeMap;
 

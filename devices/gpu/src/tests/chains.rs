@@ -1,4 +1,4 @@
-//! Chains of nodes that one kernel does at once, against the same chains in 64-bit floats.
+//! Tests chains of nodes that are fused into one kernel, against the same chains in 64-bit floats.
 
 use super::*;
 

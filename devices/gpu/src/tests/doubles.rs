@@ -1,5 +1,5 @@
-//! Numbers of 64 bits on an adapter that has them: integers bit for bit the CPU's, floats within a
-//! few of their roundings; and powers of two in 8 bits, of which the CPU computes nothing.
+//! Tests 64-bit numbers on an adapter that has them: integers must have the CPU's bits, floats may
+//! differ by a few roundings. Also tests the 8-bit powers of two, which the CPU does not compute.
 
 use proptest::collection::vec;
 

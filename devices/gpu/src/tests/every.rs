@@ -1,5 +1,6 @@
-//! Every operator that is declared, over random shapes and values: against the same node in 64 bits
-//! on the CPU, on the adapter and on paper, where each kernel is compiled too.
+//! Tests every operator of the GPU's table with random shapes and values against the same node in
+//! 64 bits on the CPU: on the adapter, and on paper (the kernel is translated to CUDA C++ and runs
+//! on the CPU).
 
 use std::collections::BTreeSet;
 

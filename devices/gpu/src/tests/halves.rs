@@ -1,5 +1,5 @@
-//! Floats of 16 bits of the device's own beside those that lie two to a word: the same bits, and
-//! half the memory of floats of 32.
+//! Tests that a device's own 16-bit floats give the same bits as those packed two to a word, and
+//! that models of them take half the memory of 32-bit floats.
 
 use super::*;
 use crate::numbers::packed::Halves;

@@ -1,4 +1,4 @@
-//! Kernels that do not end in their time.
+//! Tests that a kernel which exceeds its time limit ends its device and no other.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Kernels for CUDA without a card: every kernel that a run records is translated, compiled where
-//! the compiler is, and run on this machine's CPU.
+//! Tests the CUDA kernels on paper, that is, without a card: translates every kernel that a run
+//! records to CUDA C++, compiles it with NVRTC if that is there, and runs it on this machine's CPU.
 
 use souk_cuda::emit::Translation;
 use souk_testing::host::{self, HostKernel};

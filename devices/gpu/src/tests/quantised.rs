@@ -1,5 +1,5 @@
-//! Bytes and 8-bit floats: exact where they are moved or multiplied, a step at most where a quotient
-//! that lies between two is rounded.
+//! Tests bytes and 8-bit floats on the GPU: moves and products must be exact, and quantised
+//! quotients may be off by one step.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tensors that stay on the device between runs.
+//! Tests tensors that stay in the GPU's memory between runs.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Scatters with a reduction, rests of floats, places of the largest, scores of attention, statistics
-//! of a batch, and what has 64 bits.
+//! Tests scatters with a reduction, and several smaller things: remainders of floats, `ArgMax`, the
+//! scores of attention, the statistics of a batch, and 64-bit inputs on a 32-bit device.
 
 use super::quantised::{devices, made};
 use super::*;

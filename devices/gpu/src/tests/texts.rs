@@ -1,5 +1,5 @@
-//! What decoders need: caches that are written where they lie, attention over them, and tokens that
-//! are drawn from what the device made.
+//! Tests the operators of language models on the GPU: caches that are written in place, attention
+//! over them, weights in stored form, and tokens drawn from the device's results.
 
 use souk_onnx::OperatorSetIdProto;
 use souk_onnx::custom::DOMAIN;

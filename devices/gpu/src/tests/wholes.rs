@@ -1,4 +1,4 @@
-//! Integers of 32 bits and fewer, bit for bit beside the CPU's.
+//! Tests that integers of 32 bits and fewer have the same bits on the GPU as on the CPU.
 
 use proptest::collection::vec;
 

@@ -40,7 +40,7 @@ struct Reading {
     watts: f64,
 }
 
-/// The cards of this machine; none where there is no library.
+/// Returns the cards of this machine; none if NVML is not installed.
 pub(super) fn find_cards() -> Vec<Card> {
     cards_of(OsStr::new(LIBRARY))
 }

@@ -59,7 +59,7 @@ impl Meter {
     }
 }
 
-/// The packages shown in a folder, by name.
+/// Returns the packages in a folder of powercap, by name.
 pub(super) fn list_packages(folder: &Path) -> Vec<Package> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();

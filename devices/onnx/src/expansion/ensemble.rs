@@ -1,5 +1,7 @@
-//! Rewrites the ensembles of trees of classical machine learning: one node with a kernel of its own
-//! computes the sums of the trees, and standard operators make labels and scores of them.
+//! Rewrites ONNX's tree ensembles (`TreeEnsembleRegressor`, `TreeEnsembleClassifier` and
+//! `TreeEnsemble`: random forests and boosted trees). One node, for which engines have a kernel,
+//! sums the trees' outputs; standard operators then add the base values, transform the sums and
+//! choose the labels.
 
 use std::collections::BTreeSet;
 

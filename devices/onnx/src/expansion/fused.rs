@@ -1,5 +1,6 @@
-//! Rewrites the products and convolutions into which ONNX Runtime's optimiser and quantiser fused
-//! other operators as separate standard ONNX operators.
+//! Splits nodes in which ONNX Runtime's optimiser or quantiser fused a product or convolution with
+//! other operators, such as `FusedConv` (a convolution with an activation) or `MatMulNBits` (a
+//! product with weights of a few bits). The result consists of standard ONNX operators.
 
 use souk_memory::{DType, Tensor};
 

@@ -1,4 +1,5 @@
-//! Expands lists of tensors of a known length into their tensors.
+//! Replaces lists of tensors (ONNX sequences) whose length is known with the tensors that they
+//! hold.
 //!
 //! When PyTorch splits a tensor or scikit-learn stacks several, the list has a known length, so no
 //! node needs to handle lists. The nodes that create a list remain for those that read it as a

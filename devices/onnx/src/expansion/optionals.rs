@@ -1,6 +1,7 @@
 //! Replaces ONNX's optional values, which can be absent, with the values that they hold, when souk
-//! loads a model. This needs no run: callers must give every input, so only `Optional` without an
-//! input can make an absent value.
+//! loads a model. A value is absent only if it comes from an `Optional` node without an input,
+//! because callers must give every input of a model. So the module can decide each
+//! `OptionalHasElement` before any run.
 
 use std::collections::BTreeSet;
 

@@ -26,7 +26,8 @@ pub struct Preparation {
     constants: BTreeMap<String, Tensor>,
     /// The model's inputs that these nodes read.
     input_names: BTreeSet<String>,
-    /// Those inputs that no other node reads.
+    /// The inputs among these that no other node reads, so the rest of the model does not have
+    /// them.
     removed_inputs: BTreeSet<String>,
     /// The values that the rest of the model reads, with their names there.
     outputs: BTreeMap<String, String>,

@@ -1,6 +1,7 @@
-//! Replaces sparse constants, which state only some values and their indices, with nodes that build
-//! the whole tensor: zeros, with the values at their indices. They remain nodes, so that a small
-//! file cannot take much memory before it runs, and then will take only as much as is planned.
+//! Replaces sparse constants, which list only some values and their indices, with nodes that build
+//! the whole tensor: zeros, with the values at their indices. The module does not build the tensor
+//! itself, because a small file can declare a huge one; as nodes, it costs memory only in a run,
+//! whose memory souk plans.
 
 use souk_memory::DType;
 

@@ -1,9 +1,10 @@
 //! Replaces the strings in a model with i64 ids, and keeps the table of strings and ids.
 //!
-//! The bytes of a tensor of strings do not follow from its shape, and trained models only move
-//! strings and compare them. So each string of a model has an id, and a tensor of strings becomes a
-//! tensor of ids, which souk plans, sends and computes like any other. The table stays with the
-//! owner of the model. An input can contain strings that are not in the model; they get new ids.
+//! The size of a tensor of strings does not follow from its shape, so souk could not plan its
+//! memory, and trained models only move strings and compare them. So each string of a model has an
+//! id, and a tensor of strings becomes a tensor of ids, which souk plans, sends and computes like
+//! any other. The table stays with the owner of the model. An input can contain strings that are
+//! not in the model; they get new ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! What nodes of other operator sets are written out as.
+//! Tests the expansion: which standard ONNX operators replace the operators of other sets, such as
+//! those of classical machine learning (`ai.onnx.ml`).
 
 use bytes::Bytes;
 

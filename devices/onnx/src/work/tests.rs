@@ -1,3 +1,5 @@
+//! Tests the counts of arithmetic operations, bytes and launches of operators.
+
 use super::*;
 use crate::AttributeProto;
 

@@ -1,6 +1,7 @@
-//! Finds the operators that souk also refuses to run in OpenVINO's provider, according to the
-//! operator tests and to investigations that followed (onnxruntime-openvino 1.24.1). You should run
-//! those tests on a newer version before you remove a rule.
+//! Lists the operators that OpenVINO's provider computes wrongly or cannot run, so that souk
+//! refuses them there, in addition to those that it refuses for all providers. The operator tests
+//! and later investigations found them (onnxruntime-openvino 1.24.1). You should run those tests on
+//! a newer version before you remove a rule.
 
 use souk_memory::DType;
 use souk_onnx::NodeProto;

@@ -1,4 +1,5 @@
-//! What is told of sizes against what they come to.
+//! Compares the sizes that this module computes in advance with those of the reference kernels'
+//! results, for every operator that rten may run.
 
 use std::collections::BTreeSet;
 

@@ -1,3 +1,5 @@
+//! Tests that the check of a device passes correct drivers and finds each kind of faulty one.
+
 use std::sync::Mutex;
 
 use souk_cpu::Cpu;

@@ -1,5 +1,6 @@
 //! Learns from works that could only be measured together, such as the operators of one piece of a
-//! plan: it divides the deviation of their total time from the estimate among them.
+//! plan: it divides the difference between their measured and their estimated total time among
+//! them.
 //!
 //! One sum says little about its parts. Like a Kalman filter, the estimator assigns the deviation
 //! to parts that are a large share of the sum and have little evidence: if an operator ran alone

@@ -13,8 +13,9 @@ const CHANGED: usize = 3;
 const FAR: f64 = 1.5;
 /// An outlier also lies at least this many deviations off the mean.
 const FAR_DEVIATIONS: f64 = 2.0;
-/// Measurements after which a mean counts as known; with fewer, the mean follows by itself. The
-/// measurements that show a change count as so many.
+/// The number of measurements after which a mean counts as known; with fewer, the mean follows each
+/// measurement without a filter. After a change, the new mean counts as known too: its outliers
+/// count as this many measurements.
 pub const KNOWN: f64 = 4.0;
 
 /// The last outliers of one quantity, all on one side of its mean.

@@ -1,5 +1,5 @@
-//! Lets a planner try a device again that became slower and therefore gets no work, so that it
-//! reports no times that could show a recovery.
+//! Lets a planner try a device again that had become slower. Such a device gets no work, so it
+//! reports no times from which the planner could see that it has recovered.
 //!
 //! Once other devices have reported enough measurements, the history assumes that the device is as
 //! quick as before. If it is not, its first measurement will show this at once, and the next
@@ -9,7 +9,7 @@ use super::{History, OutlierFilter, Record};
 
 /// Other devices' measurements before the first retrial.
 const PASSED_MAX: u32 = 64;
-/// This number can double at most so many times.
+/// The most times that [`PASSED_MAX`] can double.
 const TRIALS_MAX: u32 = 6;
 
 impl History {

@@ -1,5 +1,6 @@
-//! Defines sessions, in which a program runs again and again on states that stay with it. A state
-//! is a value that a model carries from one request to the next.
+//! Defines sessions, in which a program runs step after step on states that stay with it. A state
+//! is a value that a model carries from one request to the next. One session can step several
+//! sequences (for a decoder, texts), each with states of its own.
 //!
 //! A decoder's keys and values grow by one position per token. If each request carried them, they
 //! would be most of the traffic. In a session they stay where the program computes.
@@ -30,7 +31,7 @@ pub struct SequenceStep {
     pub inputs: BTreeMap<String, Tensor>,
 }
 
-/// Steps of one program over states.
+/// Runs a program step by step for several sequences, each with states of its own.
 ///
 /// A sequence's states are created at its first step, and begin as the session's did. A decoder's
 /// caches have room for all positions from the start, and the inputs say how many count; so you can

@@ -1,4 +1,6 @@
-//! Runs a thread that steps a session for several callers, with all waiting sequences in one step.
+//! Lets several callers share one session: a thread steps the session and takes the waiting steps
+//! of all callers together, one step of each sequence at a time. A step of a language model reads
+//! all its weights, so it costs little more for many sequences than for one.
 //!
 //! After an answer, a caller returns a moment later with its next step. If the thread did not wait
 //! for that moment, sequences would fall into groups that each read all the weights. If callers are

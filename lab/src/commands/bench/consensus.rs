@@ -1,5 +1,6 @@
-//! `souk bench consensus`: measures replicas in separate processes under closed-loop clients, each
-//! of which waits for its answer before it sends again.
+//! `souk bench consensus`: measures how many commands a second a group of validators replicates,
+//! and how fast it answers. Each validator is a separate process; each client waits for its answer
+//! before it sends the next command.
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
-//! `souk bench split`, `mixes` and `overhead`: measures how well the scheduler uses unlike devices,
-//! those of this machine and emulated ones: single operators shared by two devices, whole models on
-//! mixes of devices, and the scheduler's own cost.
+//! `souk bench split`, `mixes` and `overhead`: measures how well the scheduler uses different
+//! devices together, those of this machine and emulated ones. `split` divides single operators
+//! between two devices, `mixes` runs whole models on several, and `overhead` measures the
+//! scheduler's own cost.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! `souk bench market`: runs the order flows of docs/market.md through the bare book and the
-//! exchange.
+//! `souk bench market`: measures how fast the bare order book and the full exchange carry out the
+//! order flows (generated sequences of orders) that docs/market.md describes.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! `souk bench memory`: measures the peak memory of whole models in souk, and in rten alone on the
-//! same files.
+//! `souk bench memory`: measures the peak memory of whole models in souk and, for comparison, in
+//! rten alone (the engine of souk's CPU backend) on the same files.
 //!
 //! Each figure comes from a separate process, because a process can keep memory that it once
 //! touched.

@@ -1,4 +1,6 @@
-//! `souk bench plan` and `souk bench partition`: runs the planners on files of published problems.
+//! `souk bench plan` and `souk bench partition`: runs souk's planners on published scheduling
+//! problems and graphs, and writes the plans to a file; `plan` also compares them with the best
+//! known ones.
 
 use std::path::Path;
 

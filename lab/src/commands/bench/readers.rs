@@ -1,5 +1,5 @@
-//! `souk bench market --readers N`: measures how much a market's many readers slow down its
-//! traders.
+//! `souk bench market --readers N`: measures how much many readers (open dashboards) slow down the
+//! commits of a market.
 
 use crate::readers::{self, ReadingShape, Round};
 use serde_json::json;

@@ -1,4 +1,5 @@
-//! `souk bench submit`: times jobs step by step through a market of real processes.
+//! `souk bench submit`: measures how long each step of a small job takes, from its submission to
+//! its output, in a market of real processes.
 
 use souk_folder::config::Isolation;
 

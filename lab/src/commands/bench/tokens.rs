@@ -1,4 +1,5 @@
-//! `souk bench tokens`: measures what the market adds to the answers of an inference engine.
+//! `souk bench tokens`: measures how much time the market adds to the answers of an inference
+//! engine, and whether answers survive the loss of providers.
 
 use std::time::Duration;
 

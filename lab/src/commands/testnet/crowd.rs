@@ -1,5 +1,6 @@
-//! `souk testnet sim --providers N` and `--growth N,N`: simulates crowds of providers of the
-//! catalogue's devices, and prints what their market did.
+//! `souk testnet sim --providers N` and `--growth N,N`: simulates a market with a crowd of
+//! providers and buyers, whose devices come from the catalogue, and prints figures such as the
+//! start times of leases.
 
 mod picture;
 
@@ -26,8 +27,8 @@ const PRICE_BASE: u64 = 50;
 const PRICE_PER_TERA: u64 = 4;
 const PRICE_PER_GIB: u64 = 2;
 
-/// How much more common cheap devices are than dear ones: the price at which a model is half as
-/// common as one for nothing.
+/// The price at which a device model is half as common as a free one would be, because cheap
+/// devices are more common than expensive ones.
 const COMMON_PRICE: u64 = 400;
 
 /// The shortest and the longest run, in hours.

@@ -1,4 +1,5 @@
-//! `souk testnet gossip`: measures the traffic that gossip causes for a node of a large market.
+//! `souk testnet gossip`: measures the traffic that gossip (by which nodes pass on each other's
+//! profiles) causes for a node of a large market.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! `souk testnet hostile`: attacks real processes with hostile peers.
+//! `souk testnet hostile`: attacks a market of real processes with hostile peers, and reports which
+//! guarantees held.
 
 use crate::hostile::{self, HostileConfig, HostileReport};
 

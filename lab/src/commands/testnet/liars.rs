@@ -1,4 +1,5 @@
-//! `souk testnet liars`: makes one of four validators lie in each way, and shows what comes of it.
+//! `souk testnet liars`: makes one of four validators lie in each way that the protocol allows, and
+//! reports which lies the clients detected and could prove.
 
 use crate::args::LiarsArgs;
 use crate::liars::{self, LiarsError, LiarsReport, LieReport, Verdict};

@@ -1,4 +1,5 @@
-//! `souk testnet sim`: simulates a market with faults from a seed.
+//! `souk testnet sim` and `attacks`: simulates a market with faults from a seed, and tries every
+//! way to cheat the other party of a lease.
 
 use souk_sim::{COVERAGE_SEEDS_MIN, Config, Report, Sums};
 

@@ -1,4 +1,5 @@
-//! Texts of a grammar, of logits that know nothing of it.
+//! Tests texts that must match a grammar (JSON of a schema), whose tokens are drawn from
+//! pseudo-random logits that do not follow the grammar.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;

@@ -1,3 +1,5 @@
+//! Tests the conversion of block types to 8 bits against reference values.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

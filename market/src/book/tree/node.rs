@@ -1,5 +1,5 @@
-//! The nodes of the tree: leaves hold orders, inner nodes hold the best attributes below each
-//! child.
+//! The nodes of the search tree: leaves hold orders, and inner nodes hold, for each child, the best
+//! value of each attribute below it.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! Moves that an owner carries out, in any order and with any end.
+//! Tests the transfers that an owner carries out for the space: in any order, and whether they
+//! succeed or fail.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

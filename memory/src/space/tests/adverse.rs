@@ -1,4 +1,5 @@
-//! What peers, disks and callers may do wrong, and what it may not do to others.
+//! Tests faults of disks and other processes: a damaged or lost spill file, a full disk, and a
+//! killed process must not harm other content.
 
 use std::path::{Path as FilePath, PathBuf};
 

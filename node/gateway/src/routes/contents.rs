@@ -19,7 +19,7 @@ pub fn router() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new().routes(routes!(put, get, head))
 }
 
-/// Bring a content. To bring it again does nothing.
+/// Upload a content. To upload it again has no effect.
 #[utoipa::path(put, path = "/v1/contents/{blake3}", tag = "contents",
     params(("blake3" = String, Path, description = "The BLAKE3 of the bytes, in hexadecimal")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
@@ -56,7 +56,7 @@ async fn get(
     Ok(part.build_response(Body::from_stream(stream)))
 }
 
-/// Whether a content is here, and how long it is.
+/// Ask whether the gateway has a content, and how long it is.
 #[utoipa::path(head, path = "/v1/contents/{blake3}", tag = "contents",
     params(("blake3" = String, Path, description = "The BLAKE3 of the bytes, in hexadecimal")),
     responses((status = 200, description = "It is here")), security(("token" = ["read"])))]

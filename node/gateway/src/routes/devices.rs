@@ -25,7 +25,7 @@ pub fn router() -> OpenApiRouter<SharedState> {
         .routes(routes!(known))
 }
 
-/// A device that is on offer, by whomever.
+/// A device that one or more providers offer.
 #[derive(Debug, Serialize, ToSchema)]
 struct OfferedDevice {
     device: String,
@@ -65,7 +65,7 @@ struct DeviceFilter {
     cursor: Option<String>,
 }
 
-/// What is on offer, by device.
+/// The offers in the book, by device.
 #[utoipa::path(get, path = "/v1/devices", tag = "network", params(DeviceFilter),
     responses((status = 200, body = Page<OfferedDevice>)), security(("token" = ["read"])))]
 async fn devices(

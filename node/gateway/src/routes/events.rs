@@ -36,8 +36,8 @@ pub fn router() -> OpenApiRouter<SharedState> {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Topics {
-    /// What to follow, with commas between: `market`, `account`, `jobs`, `job:ID`, `depth:CLASS`,
-    /// `trades:CLASS`, `network`, `validators`, `provider:ACCOUNT`.
+    /// The topics to follow, separated by commas: `market`, `account`, `jobs`, `job:ID`,
+    /// `depth:CLASS`, `trades:CLASS`, `network`, `validators`, `provider:ACCOUNT`.
     topics: String,
 }
 
@@ -53,8 +53,9 @@ struct Follower {
     _place: FollowerSlot,
 }
 
-/// Follow. Each event is named by its topic and holds it whole; `Last-Event-ID` takes up a stream
-/// where it broke off, and `event: reset` says that what came between is not known any more.
+/// Follow topics. Each event has the name of its topic and its whole state. With `Last-Event-ID` a
+/// stream resumes where it broke off; `event: reset` means that the gateway no longer has the
+/// events in between.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(Topics, ("Last-Event-ID" = Option<String>, Header, description = "The id told last")),
     responses((status = 200, body = String, content_type = "text/event-stream")),

@@ -1,5 +1,6 @@
-//! `/v1/jobs/{id}/graph` and `/v1/jobs/{id}/explain`: the parts of a job and the data between them,
-//! and the reasons for the job's course.
+//! `/v1/jobs/{id}/graph` and `/v1/jobs/{id}/explain`: the parts of a job and the tensors between
+//! them, and why the job went as it did: which offers its plan ruled out, and which failures it
+//! met.
 
 use std::collections::BTreeMap;
 

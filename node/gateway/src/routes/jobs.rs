@@ -49,7 +49,8 @@ async fn list(
     Page::from_entries(job_view::all_jobs(&state), key, &paging, parse, write)
 }
 
-/// Buy, run and pay. Under a key that was used before: the job that was begun then.
+/// Submit a job: the gateway buys leases, runs the job and pays. If the key was used before, the
+/// answer is the job that was begun then.
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = JobRequest,
     params(("Idempotency-Key" = String, Header, description = "One for each job",
             min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
@@ -78,7 +79,8 @@ async fn job(
     job_view::job_detail(&state, &name).await.map(Json)
 }
 
-/// End a job: its leases are ended, what was used is paid, and the rest returns.
+/// Cancel a job: the gateway ends its leases and pays for the used time; the rest of the escrow
+/// returns.
 #[utoipa::path(delete, path = "/v1/jobs/{id}", tag = "jobs",
     params(("id" = String, Path, description = "Its id, or the beginning of it")),
     responses((status = 202, body = JobView)), security(("token" = ["trade"])))]
@@ -113,7 +115,7 @@ async fn cancel(
     ))
 }
 
-/// Go on with a job that was interrupted, failed, or whose process is gone.
+/// Resume a job that was interrupted, failed, or whose process has ended.
 #[utoipa::path(post, path = "/v1/jobs/{id}/resume", tag = "jobs",
     params(("id" = String, Path, description = "Its id, or the beginning of it")),
     responses((status = 202, body = JobView)), security(("token" = ["trade"])))]
@@ -145,7 +147,7 @@ async fn plan(
     Ok(Json(kept.plan))
 }
 
-/// What happened to a job, the oldest first.
+/// The events of a job, the oldest first.
 #[utoipa::path(get, path = "/v1/jobs/{id}/events", tag = "jobs",
     params(("id" = String, Path, description = "Its id, or the beginning of it"), Paging),
     responses((status = 200, body = Page<JobEventView>)), security(("token" = ["read"])))]
@@ -168,7 +170,7 @@ async fn events(
     })
 }
 
-/// What devices did, and when: spans of time by device and lane.
+/// The timeline of a job: spans of time by device and lane.
 #[utoipa::path(get, path = "/v1/jobs/{id}/timeline", tag = "jobs",
     params(("id" = String, Path, description = "Its id, or the beginning of it")),
     responses((status = 200, body = Object)), security(("token" = ["read"])))]
@@ -182,7 +184,7 @@ async fn timeline(
         .map_err(Problem::unexpected_failure)
 }
 
-/// The same for <https://ui.perfetto.dev>.
+/// The timeline in the format of <https://ui.perfetto.dev>.
 #[utoipa::path(get, path = "/v1/jobs/{id}/trace", tag = "jobs",
     params(("id" = String, Path, description = "Its id, or the beginning of it")),
     responses((status = 200, body = Object)), security(("token" = ["read"])))]

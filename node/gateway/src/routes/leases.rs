@@ -60,7 +60,7 @@ async fn closed(
     })
 }
 
-/// One lease, anybody's, as long as the market knows it.
+/// One lease of any account, as long as the market knows it.
 #[utoipa::path(get, path = "/v1/leases/{lease}", tag = "leases",
     params(("lease" = u64, Path, description = "Its number")),
     responses((status = 200, body = LeaseView)), security(("token" = ["read"])))]
@@ -83,7 +83,7 @@ async fn end(
     carry_out(&state, Command::EndLease { lease }, lease).await
 }
 
-/// By how much a lease becomes longer.
+/// The extension of a lease.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Extension {
@@ -92,7 +92,7 @@ struct Extension {
     by: u32,
 }
 
-/// Make a lease longer that the account bought, within what its ask allows, at the same price.
+/// Extend a lease that the account bought, at the same price and as far as its ask allows.
 #[utoipa::path(post, path = "/v1/leases/{lease}/extend", tag = "leases",
     params(("lease" = u64, Path, description = "Its number")), request_body = Extension,
     responses((status = 200, body = LeaseView)), security(("token" = ["trade"])))]

@@ -1,5 +1,7 @@
-//! `/v1/market`: the market's classes (devices that trade together), their order books, trades and
-//! candles (prices per period), all asks, and the sums over all accounts.
+//! `/v1/market` and `/v1/text-keys`: the market's classes (devices that trade together), their
+//! order books, trades and candles (prices per period), all asks, the offers of language models by
+//! the token, and the sums over all accounts. Also the keys of `souk openai key`, with the spending
+//! of each.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -66,7 +68,7 @@ struct AskFilter {
     kind: Option<String>,
     /// Only devices with this in their name, large or small.
     device: Option<String>,
-    /// Only devices that are really there.
+    /// Only real devices, not emulated ones.
     #[serde(default)]
     real: bool,
     /// Only up to this price, in micro-credits a device-second.
@@ -126,7 +128,7 @@ async fn classes(State(state): State<SharedState>) -> Result<Json<Vec<ClassView>
     Ok(Json(classes.iter().map(ClassView::from).collect()))
 }
 
-/// What is asked and bid in a class, by price.
+/// The asks and bids of a class, summed by price.
 #[utoipa::path(get, path = "/v1/market/classes/{class}/depth", tag = "market",
     params(("class" = String, Path, description = "Its name, or the beginning of it"), Levels),
     responses((status = 200, body = DepthView)), security(("token" = ["read"])))]
@@ -159,7 +161,7 @@ async fn trades(
     Ok(Json(TradesView::from(&quotes)))
 }
 
-/// What a class cost within the last day.
+/// The prices of a class within the last day, as candles.
 #[utoipa::path(get, path = "/v1/market/classes/{class}/candles", tag = "market",
     params(("class" = String, Path, description = "Its name, or the beginning of it"), CandleQuery),
     responses((status = 200, body = CandlesView)), security(("token" = ["read"])))]
@@ -178,7 +180,7 @@ async fn candles(
     Ok(Json(CandlesView::new(&quotes.class, step, &candles)))
 }
 
-/// What is on offer, the cheapest first.
+/// All asks that match the filter, the cheapest first.
 #[utoipa::path(get, path = "/v1/market/asks", tag = "market", params(AskFilter),
     responses((status = 200, body = Page<AskView>)), security(("token" = ["read"])))]
 async fn asks(

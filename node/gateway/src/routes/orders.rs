@@ -24,7 +24,7 @@ pub fn router() -> OpenApiRouter<SharedState> {
         .routes(routes!(one, amend, cancel))
 }
 
-/// What is to be changed of an order; what is not given stays.
+/// The changes to an order; fields that are not given stay as they are.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Amendment {
@@ -58,8 +58,8 @@ async fn list(
     )
 }
 
-/// Place a bid, or an ask of the rest of a lease. Under a key that was used before: what came of
-/// the order that was placed then.
+/// Place a bid, or an ask for the rest of a lease. If the key was used before, the answer is the
+/// result of the order that was placed then.
 #[utoipa::path(post, path = "/v1/market/orders", tag = "orders", request_body = OrderBody,
     params(("Idempotency-Key" = String, Header, description = "One for each order",
             min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
@@ -73,7 +73,7 @@ async fn place(
     Ok((StatusCode::CREATED, Json(placed)))
 }
 
-/// One of them.
+/// One order of the gateway's account.
 #[utoipa::path(get, path = "/v1/market/orders/{order}", tag = "orders",
     params(("order" = u64, Path, description = "Its id")),
     responses((status = 200, body = OrderView)), security(("token" = ["read"])))]
@@ -85,7 +85,7 @@ async fn one(
     Ok(Json(OrderView::from(&open)))
 }
 
-/// Change one. With fewer units at the same price it keeps its place in line.
+/// Change an order. With fewer units at the same price it keeps its priority in the book.
 #[utoipa::path(patch, path = "/v1/market/orders/{order}", tag = "orders",
     params(("order" = u64, Path, description = "Its id")), request_body = Amendment,
     responses((status = 200, body = PlacedView)), security(("token" = ["trade"])))]
@@ -106,7 +106,7 @@ async fn amend(
         .ok_or_else(unexpected_answer)
 }
 
-/// Take one out of its book: what was held for it returns.
+/// Cancel an order: the credits that it held return.
 #[utoipa::path(delete, path = "/v1/market/orders/{order}", tag = "orders",
     params(("order" = u64, Path, description = "Its id")),
     responses((status = 200, body = CancelledView)), security(("token" = ["trade"])))]

@@ -1,4 +1,5 @@
-//! `/v1/jobs/{id}/outputs`: the outputs of a job, as NumPy or safetensors files.
+//! `/v1/jobs/{id}/outputs`: the outputs of a finished job, each as a NumPy or safetensors file, or
+//! as JSON if it stands for texts or maps.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -47,8 +48,8 @@ async fn outputs(
     job_view::job_outputs(&state, &name).await.map(Json)
 }
 
-/// One output: a file of NumPy, or of safetensors where `Accept` says so. One that stands for texts
-/// or maps is those where `Accept` is `application/json`.
+/// One output as a NumPy file, or as a safetensors file if `Accept` says so. If it stands for texts
+/// or maps, `Accept: application/json` returns these.
 #[utoipa::path(get, path = "/v1/jobs/{id}/outputs/{name}", tag = "jobs",
     params(("id" = String, Path, description = "The job's id, or the beginning of it"),
            ("name" = String, Path, description = "What the output is called")),

@@ -29,7 +29,7 @@ pub fn router() -> OpenApiRouter<SharedState> {
         .routes(routes!(statement))
 }
 
-/// What is to be changed of what a provider sells.
+/// The change to a provider's offer.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Selling {
@@ -38,7 +38,7 @@ struct Selling {
     price: u64,
 }
 
-/// What was changed.
+/// The result of a change.
 #[derive(Debug, Serialize, ToSchema)]
 struct SoldView {
     account: String,
@@ -48,7 +48,7 @@ struct SoldView {
     previous_price: u64,
 }
 
-/// Who has something on offer, by account.
+/// The providers with asks in the book, by account.
 #[utoipa::path(get, path = "/v1/providers", tag = "parties", params(Paging),
     responses((status = 200, body = Page<ProviderView>)), security(("token" = ["read"])))]
 async fn providers(
@@ -82,8 +82,8 @@ async fn provider(
     found.map(Json).ok_or_else(none)
 }
 
-/// Change the price of what a provider sells whose folder is the gateway's or lies in it. The
-/// provider takes it with its next look at the market, within seconds; leases that were sold keep
+/// Change the price of a provider whose folder is the gateway's or lies in it. The provider adopts
+/// the price within seconds, when it next looks at the market; leases that are already sold keep
 /// theirs.
 #[utoipa::path(patch, path = "/v1/providers/{account}", tag = "parties",
     params(("account" = String, Path, description = "Its 64 hexadecimal digits")),
@@ -135,7 +135,7 @@ async fn me(State(state): State<SharedState>) -> Result<Json<AccountView>, Probl
     Ok(Json(AccountView::from(&found)))
 }
 
-/// Movements of the gateway's own account, the newest first.
+/// The statement of the gateway's own account (changes of its balance), the newest first.
 #[utoipa::path(get, path = "/v1/accounts/me/statement", tag = "parties", params(Paging),
     responses((status = 200, body = Page<MovementView>)), security(("token" = ["read"])))]
 async fn statement(

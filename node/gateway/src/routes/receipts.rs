@@ -22,12 +22,12 @@ pub fn router() -> OpenApiRouter<SharedState> {
         .routes(routes!(receipt))
 }
 
-/// Whether a receipt holds.
+/// The result of a verification.
 #[derive(Debug, Serialize, ToSchema)]
 struct Verdict {
     /// Whether its arithmetic and both signatures hold.
     valid: bool,
-    /// What does not.
+    /// The fault, if it is not valid.
     fault: Option<String>,
 }
 

@@ -31,7 +31,7 @@ struct Healthy {
     ok: bool,
 }
 
-/// How the market and the gateway are.
+/// The state of the market and of the gateway.
 #[derive(Debug, Serialize, ToSchema)]
 struct StatusView {
     /// The market's id.
@@ -40,15 +40,15 @@ struct StatusView {
     name: String,
     /// The version of this souk.
     version: &'static str,
-    /// Whose gateway this is.
+    /// The account of the gateway.
     account: String,
-    /// What the token may that asks: `read`, `trade` or `operate`.
+    /// The scope of the token of this request: `read`, `trade` or `operate`.
     scope: &'static str,
     /// The last entry of the log that is applied, as far as any validator says.
     index: u64,
     /// When that was asked, RFC 3339.
     as_of: String,
-    /// Who leads; null where nobody does.
+    /// The raft id of the leading validator; null if there is none.
     leader: Option<u64>,
     /// Validators that answer, and that are known.
     validators_answering: usize,
@@ -94,7 +94,7 @@ async fn metrics(State(state): State<SharedState>) -> Response {
     metrics_server::metrics_response(Some(page))
 }
 
-/// What market this is, and how far it is.
+/// The market of this gateway, and how far its log is.
 #[utoipa::path(get, path = "/v1/status", tag = "status",
     responses((status = 200, body = StatusView)), security(("token" = ["read"])))]
 async fn status(

@@ -2,10 +2,10 @@
 //! TLS 1.3 connection of its own with AES-GCM, on threads, which is faster than a stream.
 //!
 //! Two authenticated peers agree on a direct channel over `/souk/direct/1`: one end proposes it
-//! with a random token, and an end that can reach the other dials. A hash of the token opens the
-//! handshake, in which each end must prove the key that is its peer id (`identity`), so a direct
-//! channel has the same two ends as the stream before it. If no connection is possible, for example
-//! because of a firewall, the peers continue over libp2p, and the node logs the reason.
+//! with a random token, and then whichever end can reach the other dials it. A hash of the token
+//! opens the handshake, in which each end must prove the key that is its peer id (`identity`), so a
+//! direct channel has the same two ends as the stream before it. If no connection is possible, for
+//! example because of a firewall, the peers continue over libp2p, and the node logs the reason.
 
 mod channel;
 mod handshake;

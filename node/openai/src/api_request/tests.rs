@@ -1,3 +1,6 @@
+//! Tests which fields of OpenAI's requests the server reads, ignores and refuses: sampling,
+//! prompts, messages, schemas and tools.
+
 use super::*;
 use souk_texts::new_message;
 

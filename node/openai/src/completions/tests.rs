@@ -1,3 +1,6 @@
+//! Tests how a request becomes completions: unknown tokens, several answers with their seeds, and
+//! the limits on reasoning.
+
 use std::path::Path;
 
 use serde_json::{Map, Value, json};

@@ -1,6 +1,6 @@
-//! Bids for the leases of a plan as one gang, which the market sells together or not at all. The
-//! core first records the possible escrow in the journal, so that after a crash it counts what an
-//! unanswered bid may have bought. `buying` calls it.
+//! Bids for the leases of a plan as one gang, a set that the market sells together or not at all.
+//! The core first records the possible escrow in the journal, so that after a crash it counts what
+//! an unanswered bid may have bought. `buying` calls it.
 
 use souk_market::{AccountKey, Credits, Lease, Millis};
 

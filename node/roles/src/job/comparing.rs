@@ -1,7 +1,9 @@
-//! Comparisons of two contents that should be the same: the core has both fetched, then compared.
+//! Compares two contents that should be the same: the core first requests that both are fetched,
+//! then that they are compared.
 //!
 //! A comparison decides whether two runs of a part agree, which of them a third run confirms, or
-//! whether an answer confirms the output of a leg in doubt.
+//! whether an answer confirms an output of a leg (a lease with its provider) whose result is in
+//! doubt.
 
 use std::collections::BTreeSet;
 
@@ -66,7 +68,7 @@ impl Purpose {
 }
 
 impl JobCore {
-    /// Compares two contents that have not the same id.
+    /// Compares two contents with different ids.
     pub(super) fn compare_contents(
         &mut self,
         purpose: Purpose,

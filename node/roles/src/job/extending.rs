@@ -1,10 +1,10 @@
-//! Extension of leases during a run whose length is unknown beforehand.
+//! Extends the leases of a run whose length nobody knows beforehand, such as that of a loop.
 //!
 //! The core checks an attempt half-way through the rest of its leases. If such a run is under way,
-//! it doubles the length of each lease, within its ask, the rest of the budget, the job's own
-//! deadline, and the time that the user is willing to wait for such a run. As before any purchase,
-//! it first asks the market for the job's cost and escrow, and it must buy nothing meanwhile. A
-//! lease is longer once the market reports so, whatever the result of the command.
+//! the core doubles the length of each lease, as far as its ask, the rest of the budget, the job's
+//! deadline and the user's limit on such a run allow. As before any purchase, it first asks the
+//! market for the job's cost and escrow, and it must buy nothing meanwhile. A lease is longer once
+//! the market reports so, whatever the result of the command.
 
 use souk_market::{Command, Credits, Lease, LeaseId, Millis};
 

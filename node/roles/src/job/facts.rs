@@ -1,4 +1,5 @@
-//! The facts that a job records, and the past that it reads when it resumes.
+//! Defines the facts that a job records in its journal, and the [`Past`]: the state that a resumed
+//! job reads from them.
 //!
 //! A fact must be on the disk before others can see its consequence: [`Fact::Began`] before the job
 //! buys its first lease, [`Fact::Attempt`] before it sends work to the first provider,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::plan::Plan;
 
-/// A part at its place: the place, and the part's number among the parts there.
+/// A part, by the place of its leg in the plan and its number among the parts there.
 type Run = (u32, u32);
 
 /// Returns for each place how many of its parts, in their order, ran or can run. Places in `ended`

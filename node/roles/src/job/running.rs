@@ -1,4 +1,5 @@
-//! The run: sends each provider its parts, starts all together, and follows each to the end.
+//! Runs an attempt: sends each provider its parts, starts all of them together, and handles the
+//! messages of each until it has finished or is lost.
 
 use std::collections::BTreeSet;
 

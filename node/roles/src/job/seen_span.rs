@@ -54,10 +54,9 @@ impl SeenTime {
         }
     }
 
-    /// Records that the provider has made so many parts in all. If it made one for which it had
-    /// nothing to do, the buyer has not yet heard from the provider before it: messages of two
-    /// providers overtake each other. The run can then have begun at any moment that is not counted
-    /// yet.
+    /// Records how many parts the provider has made in all. Messages of two providers can overtake
+    /// each other: if the provider made a part whose input the buyer does not know of yet, its run
+    /// can have begun at any moment that is not counted yet.
     pub(super) fn note_parts(&mut self, parts: usize, now: Micros) {
         if parts > self.parts && self.since.is_none() {
             self.begin_span(self.until);

@@ -1,4 +1,5 @@
-//! Reports the state of a job to observers.
+//! Reports the state of a job to observers: its attempts, its leases at work, its requests, and how
+//! it ends.
 
 use serde::{Deserialize, Serialize};
 

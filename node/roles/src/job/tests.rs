@@ -1,4 +1,5 @@
-//! A job among providers of every style: scripts of one thing each, and a thousand histories.
+//! Tests a job with providers that are honest, fail or cheat: short scripts of one situation each,
+//! and a thousand random histories.
 
 mod world;
 

@@ -1,4 +1,5 @@
-//! The timers of a job core.
+//! Lists the moments for which a job core sets timers, such as the job's deadline or an overdue
+//! heartbeat.
 
 use serde::{Deserialize, Serialize};
 

@@ -33,13 +33,13 @@ pub struct Demands {
     pub buyer: AccountKey,
     /// Providers not to buy from.
     pub excluded: Vec<AccountKey>,
-    /// Whether only devices that are really there will do.
+    /// Whether the buyer accepts only real devices, not emulated ones.
     pub real_only: bool,
     /// The most per device-second.
     pub price_max: Option<Price>,
     /// The least notice.
     pub notice_min: Millis,
-    /// Whether spot leases are wanted, at what asks ask for them.
+    /// Whether the buyer wants spot leases, at the prices that asks state for them.
     pub spot: bool,
     /// The regions where devices can be; the empty set for anywhere.
     pub regions: Regions,
@@ -47,18 +47,19 @@ pub struct Demands {
     pub reputation_min: Permille,
     /// Whether the device's power must be stated.
     pub power_known: bool,
-    /// Kernels of the buyer's own that the device must run, and what it must go through, as
-    /// [`features`] has both.
+    /// The languages of the buyer's own kernels that the device must run, and the backend that it
+    /// must use, as [`features`] names them.
     pub features: Features,
     /// Operators of the model.
     pub operators: Operators,
     /// Digests of the model's nodes, in order, as [`souk_market::RefusedGraphNodes`] has them.
     pub nodes: Vec<u64>,
-    /// Whether a device that runs only some of them will do, for others can run the rest.
+    /// Whether a device that runs only some of the operators suits too, because other devices can
+    /// run the rest.
     pub in_parts: bool,
     /// Kinds or models of which the device must be one, by kind or name; none for any.
     pub devices: Vec<String>,
-    /// The model whose texts are wanted; none if a device is.
+    /// The model whose text the buyer wants; none if it wants a device.
     pub text_model: Option<Name>,
 }
 

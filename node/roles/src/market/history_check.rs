@@ -1,8 +1,10 @@
-//! Judges the signed heads of a market's history that a client gathered: who signed what, which
-//! head is certified, and whether two roots of one size were signed.
+//! Checks the signed heads of a market's history that a client collected from validators. A head
+//! states the size and the root hash of the log's Merkle tree. The check finds out who signed which
+//! head, which head is certified, and whether validators signed two roots of one size, which proves
+//! a lie.
 //!
-//! It trusts signatures alone. Who delivered a note does not matter, and cosignatures of one head
-//! count together wherever they came from.
+//! It trusts signatures alone. It does not matter who delivered a note (a head with its
+//! cosignatures), and the cosignatures of one head count together wherever they came from.
 
 use std::collections::BTreeMap;
 

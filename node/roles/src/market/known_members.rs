@@ -1,5 +1,6 @@
-//! A node's own list of the market's validators, which it updates from their answers but believes
-//! only as far as signatures prove it. A client's broker and a joining validator use it.
+//! Keeps a node's own list of the market's validators. The node updates it from the validators'
+//! answers, but only as far as signatures prove them. A client's broker and a joining validator use
+//! it.
 //!
 //! The genesis names the founders and the operators. An answer adds a validator only if it carries
 //! the operators' order that admits it and the validator's own signed statement that it has begun.

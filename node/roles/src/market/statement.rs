@@ -1,11 +1,12 @@
-//! The form of an account's statement: a line for each movement of its credits, with the events
-//! that caused it. A validator collects the lines; clients and the gateway read them.
+//! Defines an account's statement, the history of its credits: one line for each change of its
+//! balance, with the events that caused it. A validator collects the lines; clients and the gateway
+//! read them.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Balances, Event, Millis};
 
-/// Where in the log something happened: the entry, the command inside it, and its place in what
-/// that did.
+/// The place of an event in the log: the entry, the command in that entry, and the number of the
+/// movement that the command caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LogPlace {
     /// The entry.
@@ -17,7 +18,7 @@ pub struct LogPlace {
 }
 
 impl LogPlace {
-    /// Behind all others.
+    /// A place behind all others.
     pub const LAST: Self = Self {
         index: u64::MAX,
         offset: u32::MAX,
@@ -33,11 +34,11 @@ pub struct StatementLine {
     pub place: LogPlace,
     /// The log's time.
     pub time: Millis,
-    /// What the account had.
+    /// The balances before the movement.
     pub before: Balances,
-    /// What it has since.
+    /// The balances after the movement.
     pub after: Balances,
-    /// What caused it, in order: the first [`CAUSES_MAX`].
+    /// The events that caused it, in order; at most [`CAUSES_MAX`].
     pub causes: Vec<Event>,
 }
 

@@ -1,7 +1,7 @@
 //! A validator's verdict in a dispute, as a signed command of the log.
 //!
-//! It is not a command of an account: validators need none. It names the dispute and is counted
-//! once for each validator, so it gains nothing if it comes again.
+//! It is not a command of an account, because validators need no account. It names the dispute, and
+//! the market counts it once for each validator, so a repeated verdict has no effect.
 
 use ed25519_dalek::{Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};

@@ -11,8 +11,8 @@ use super::action::ContentKind;
 use crate::access::{Readers, Scope};
 use crate::lease::Start;
 
-/// The parties of one lease. What is the buyer's it can have back. Others of its providers can have
-/// weights, whose ids only the buyer has told them, and a tensor that they wait for.
+/// The parties of one lease. The buyer can fetch everything of the lease. The job's other providers
+/// can fetch weights, whose ids they know only from the buyer, and the outputs that they read.
 #[derive(Clone, Debug)]
 pub struct LeaseReaders {
     /// The job under which peers must ask for its contents.

@@ -5,8 +5,9 @@
 //! and [`Fact::Signed`] before the provider settles the receipt. So after a crash every lease is
 //! paid or returned, and the provider runs no work twice.
 //!
-//! [`Fact::Answered`] is the exception. A reader must not wait for a disk, so the provider delivers
-//! an answer of a tab and records it at the same time: a crash can lose the last answer.
+//! [`Fact::Answered`] is the exception: it records an answer of a tab (a lease that sells text by
+//! the token). A reader of text must not wait for a disk, so the provider delivers the answer and
+//! records it at the same time, and a crash can lose the record of the last answer.
 
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@
 //! Recording ─Began on the disk─> Fetching ─graphs, part 1─> Checking ─> Placing ─> Preparing
 //!   ─> Ready ─Go─> Serving ─last done, limit, end near, an input never comes─> Done or Failed
 //! ```
-//! One pair ends it: a moment (`ends_at`) and a number of parts (`limit`), after which the core
-//! begins no more work. A [`super::claim::Claim`] then holds the buyer's debt.
+//! Two limits end it: a moment (`ends_at`) and a number of parts of each request (`limit`), after
+//! which the core begins no more work. A [`super::claim::Claim`] then holds the buyer's debt.
 
 mod contents;
 mod ending;

@@ -1,7 +1,8 @@
 //! Decides which of one buyer's leases runs first when several are at work at the same provider.
 //!
-//! Between buyers the price decides. A buyer's priority orders only its own leases: a part of a
-//! lower one must wait while one of a higher is at work, and other buyers do not notice ([0017]).
+//! Between buyers the price decides; a priority orders only the leases of one buyer. A part of a
+//! lease with a lower priority must wait while a part of one with a higher priority runs. This does
+//! not affect other buyers ([0017]).
 //!
 //! [0017]: ../../../../docs/decisions/0017-a-priority-orders-a-buyers-own-jobs.md
 

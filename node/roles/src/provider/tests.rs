@@ -1,4 +1,4 @@
-//! A provider's core against a real exchange, a disk and a device that are played.
+//! Tests a provider's core against a real exchange, with a simulated disk and device.
 
 mod feeding;
 mod looks;

@@ -1,5 +1,5 @@
-//! Closes sessions: all of them when the caller is done, or one that a judgement removes. A session
-//! that leaves returns its part of the budget.
+//! Closes sessions: all of them when the caller is done, or one that `judging` removes. A session
+//! that leaves the text returns its part of the budget.
 
 use super::SessionCore;
 use super::action::Action;

@@ -1,9 +1,9 @@
 //! Compares the outputs of two sessions that compute the same step, so that a caller gets only an
 //! output on which two sessions agree. The two have no provider in common.
 //!
-//! Both get the same tokens, those of the first. If they draw the same tokens and the caller wants
-//! no logits, the step is done. If it wants logits, these must be close too. Otherwise the step
-//! waits for a judgement.
+//! Both sessions get the same tokens: those that the first one drew. If both then draw the same
+//! tokens, the step is done; if the caller also wants logits, these must be close too. Otherwise
+//! the step waits for a judgement.
 
 use serde::{Deserialize, Serialize};
 

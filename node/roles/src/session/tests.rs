@@ -1,4 +1,5 @@
-//! The sessions of a text in a small world, and scripts of one thing each.
+//! Tests the core of sessions: random histories in a small simulated world, and short scripts of
+//! one situation each.
 
 mod market;
 pub(crate) mod model;

@@ -1,4 +1,5 @@
-//! One of the sessions that make a text: its sequences, its open job and its budget.
+//! The state of one session: its sequences, its open job and its budget. If the user wants the
+//! results checked, two sessions compute the same text.
 
 use std::collections::BTreeMap;
 

@@ -1,31 +1,33 @@
-//! Judges from a provider's answers whether the model that it names gave them: a sequential test
-//! over the tokens, each as a reference model read it again.
+//! Tests whether a provider's answers come from the model that it names. The buyer lets a trusted
+//! copy of the model, the *reference*, read each answer again; this core gets one [`TokenReading`]
+//! for each token, and runs a sequential statistical test over them.
 //!
-//! The honest provider has the reference's logits but for *noise*: other kernels add in another
-//! order, and round to 16 bits. The noise is a number in logits that the caller measures for its
-//! reference; two logits of an honest engine differ from the reference's by no more than a normal
-//! error of that size, and one token in [`STRAYS`] may be anything. Where the text only has other
-//! tokens than those that the engine drew, it says nothing. A cheaper version of the model errs
-//! more, and another model, or nonsense, has other tokens altogether. So each token is a bet on a
-//! kind of cheat: it loses if the token is the reference's own draw, and wins the more, the less
-//! any honest engine can have given this token or one that is less likely (`weights`). Whatever
-//! came before, an honest provider's bets are worth at most 1 on average, so their product exceeds
-//! [`RATE`] for one honest provider in [`RATE`] at most, at any length and however often one looks
-//! (Ville's inequality).
+//! An honest provider has the reference's logits except for *noise*, because its kernels add in
+//! another order or round to 16 bits. The caller measures the noise of its reference, in logits.
+//! The test assumes that the difference of two logits is off by at most a normal error of this
+//! size, and that at most one token in [`STRAYS`] is arbitrary. A token that only spells the same
+//! text in another way does not count against the provider. A cheaper version of the model errs
+//! more; another model, or nonsense, has other tokens altogether. So each token is a bet on one
+//! kind of cheat: the bet loses if the reference draws the same token, and wins more, the less
+//! likely an honest engine is to give this token or a less likely one (`weights`). Whatever came
+//! before, the bets against an honest provider are worth at most 1 on average. So their product
+//! exceeds [`RATE`] for at most one honest provider in [`RATE`], however long the answers are and
+//! however often the caller looks (Ville's inequality).
 //!
-//! The bets of a *block*, which is an answer or a part of a long one, are worth `BLOCK_MAX` at
-//! most, so no odd answer convicts alone. A provider can cheat in a part of its answers only, and
-//! the others would outweigh them. So the test also stakes only a part of its worth on each block;
-//! the evidence is the mean over several such parts and all kinds of cheats.
+//! A *block* is an answer or a part of a long one. Its bets are together worth at most `BLOCK_MAX`,
+//! so no single odd answer convicts a provider. A provider can cheat in some of its answers, which
+//! the honest ones would outweigh. So the test also plays variants that stake only a part of their
+//! worth on each block; the evidence is the mean over these variants and all kinds of cheats.
 //!
-//! A seeded draw needs more care, because only souk's decoder draws by souk's rule. An honest
-//! engine of another kind draws by its own, and one of souk's does after a token that the text has
-//! in another form. So an answer that is drawn by seed counts as much as the honest explanation
-//! takes from it that suits it best: the seed's draws up to some token, and any draws after it.
+//! Draws by a seed need more care, because only souk's decoder draws by souk's rule. An honest
+//! engine of another kind draws by its own rule, and the draws of souk's engine differ after a
+//! token that the text spells in another way. So for an answer drawn by seed, the test assumes the
+//! honest explanation that fits best: the seed's draws up to some token, and any draws after it.
 //!
-//! The bound holds if the noise of one token is no news about that of another. Where it is, a token
-//! is *excused*: it can count for the provider, and not against it. So are tokens after the first
-//! that were given in place of the same draw, and tokens that a penalty on repetitions explains.
+//! The bound holds if the noise of each token is independent of the others. A token for which it
+//! may not be is *excused*: it can count for the provider, but not against it. This concerns a
+//! token that repeatedly replaces the same draw, after the first time, and tokens that a penalty on
+//! repetitions explains.
 
 #![expect(
     clippy::float_arithmetic,
@@ -45,18 +47,19 @@ use weights::{TokenBet, weigh_honest, weigh_version};
 mod reading;
 mod weights;
 
-/// One honest provider in so many is called a cheat, at most.
+/// The test calls at most one honest provider in this many a cheat.
 pub const RATE: f64 = 10_000.0;
 
-/// One cheaper version in so many is called fitting, at most, if it errs by [`FIT_FACTOR`] times
-/// the honest noise.
+/// The test says of at most one cheaper version in this many that it fits, if the version errs by
+/// [`FIT_FACTOR`] times the honest noise.
 pub const FIT_RATE: f64 = 100.0;
 
-/// By how much the error of the version that `fits` rules out exceeds the honest noise.
+/// The error of the cheaper version that [`Verdict::Fits`] rules out, as a multiple of the honest
+/// noise.
 pub const FIT_FACTOR: f64 = 8.0;
 
-/// The least noise, in logits: engines that keep logits in 16 bits round the greatest of them by
-/// about as much.
+/// The least noise, in logits: engines that store logits in 16 bits round the largest of them by
+/// about this much.
 pub const NOISE_MIN: f64 = 0.01;
 
 /// The most tokens of a block.
@@ -65,7 +68,8 @@ const BLOCK_TOKENS: u64 = 64;
 /// The most that the bets of a block are worth: two blocks convict at least.
 const BLOCK_MAX: f64 = 1_000.0;
 
-/// The parts of its worth that the test stakes on each block, and how much each counts in the mean.
+/// The variants of the test: the share of its worth that each stakes on a block, and its weight in
+/// the mean.
 const STAKES: [(f64, f64); 4] = [(1.0, 0.5), (0.3, 0.2), (0.1, 0.15), (0.05, 0.15)];
 
 /// The cheats that the test looks for.
@@ -76,8 +80,8 @@ const CHEATS: [Cheat; 4] = [
     Cheat::Another { others: 0.03 },
 ];
 
-/// At a position where another draw is within so many times the noise, the test bets nothing: an
-/// honest engine may take either.
+/// A position is a tie if another draw is within this multiple of the noise. There the test bets
+/// nothing, because an honest engine may take either token.
 const TIE: f64 = 1.5;
 
 /// The noise of a reference is no number, or none that logits can have.
@@ -101,9 +105,9 @@ pub enum Verdict {
 /// A kind of cheat.
 #[derive(Clone, Copy, Debug)]
 enum Cheat {
-    /// A version of the model that errs by so many times the honest noise.
+    /// A version of the model whose error is this multiple of the honest noise.
     Version { errors: f64 },
-    /// Other tokens altogether, in this part of all places.
+    /// Other tokens altogether, at this share of all positions.
     Another { others: f64 },
 }
 
@@ -144,7 +148,7 @@ struct Bet {
 /// How far an audit came.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AuditTally {
-    /// What it found.
+    /// The verdict of the audit.
     pub verdict: Verdict,
     /// The tokens that were read.
     pub tokens: u64,
@@ -176,7 +180,7 @@ impl Cheat {
 }
 
 impl Bet {
-    /// Takes a token; it says nothing against the honest provider if it is excused.
+    /// Adds a token; an excused one does not count against the provider.
     fn push(&mut self, token: &TokenBet, is_excused: bool) {
         let bound = |worth: f64| match is_excused {
             true => worth.min(1.0).ln(),
@@ -236,7 +240,7 @@ impl AuditCore {
         })
     }
 
-    /// Begins the next answer. The draws of each are explained by themselves.
+    /// Begins the next answer, whose draws the test explains independently of earlier answers.
     pub fn begin_answer(&mut self) {
         self.answers += 1;
         self.begin_block();
@@ -302,7 +306,7 @@ impl AuditCore {
         }
     }
 
-    /// Returns the noise that it takes honest engines to have, in logits.
+    /// Returns the noise that the test expects of honest engines, in logits.
     #[must_use]
     pub fn noise(&self) -> f64 {
         self.noise

@@ -1,6 +1,6 @@
-//! How many requests an engine can answer at once, by how it answered lately: one that says that it
-//! is busy gets fewer, and one that is out of reach, or refuses every request, gets none for a
-//! while. So a provider offers no slots in which buyers would wait in vain.
+//! Estimates how many requests a provider's inference engine can answer at once. An engine that
+//! reports that it is busy gets fewer slots; one that is unreachable, or refuses every request,
+//! gets none for a while. So the provider does not sell slots in which buyers would wait in vain.
 
 use crate::clock::Micros;
 
@@ -49,7 +49,7 @@ impl EngineCapacity {
         }
     }
 
-    /// Returns how many requests it should get at once now.
+    /// Returns how many requests the engine should get at once now.
     #[must_use]
     pub fn slots(&self, now: Micros) -> u32 {
         if self.is_paused(now) {

@@ -1,5 +1,6 @@
-//! The card of an endpoint: the model and the rule of counting that an ask sells. The card is the
-//! "graph" of a tab, so a receipt names it.
+//! Defines the card of an endpoint (a provider that sells text by the token): the model that its
+//! ask sells, and the rule by which both sides count tokens. A tab has no graph, so its receipt
+//! names the id of the card where others name the graph.
 
 use std::fmt;
 
@@ -102,7 +103,7 @@ impl TextCard {
     }
 }
 
-/// Returns whether an ask says that the provider does not run its engine. Nobody can check it.
+/// Returns whether an ask states that the provider resells another engine. Nobody can check this.
 #[must_use]
 pub fn is_resold(resources: &Resources) -> bool {
     resources.kind_name.as_str() == RESOLD_ENGINE

@@ -1,5 +1,5 @@
-//! Counts the tokens of texts, and the device time that they cost. The provider and the buyer of a
-//! tab count the same texts by the same rule, and neither has to believe the other's engine.
+//! Counts the tokens of texts, and the device time and price of those tokens. The provider and the
+//! buyer of a tab count the same texts by the same rule, so neither must trust the other's engine.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{Credits, DeviceMicros, Listing, Price, ReceiptBody, TokenTerms};
@@ -72,7 +72,7 @@ impl TokenRates {
         TokenRates { price, terms }
     }
 
-    /// Returns what so many tokens cost, rounded up; the most that there is if it does not fit.
+    /// Returns the cost of these tokens, rounded up; the largest amount if it overflows.
     #[must_use]
     pub fn cost_of(self, count: TokenCount) -> Credits {
         let cost = ReceiptBody::amount_due(self.price, count.device_time(self.terms));
@@ -81,8 +81,8 @@ impl TokenRates {
 }
 
 impl TokenRates {
-    /// Returns what a usual request of 1,000 input and 300 output tokens costs, in millionths of a
-    /// micro-credit, to compare offers.
+    /// Returns the cost of a usual request of 1,000 input and 300 output tokens, in millionths of a
+    /// micro-credit, by which offers are compared.
     ///
     /// ```
     /// use souk_market::{Price, TokenTerms};

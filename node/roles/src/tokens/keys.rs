@@ -1,10 +1,11 @@
-//! The keys that an organisation issues for its buyer of texts: decides what each can still spend.
+//! Decides how much each API key of an organisation can still spend. Many programs buy text with
+//! one account, each with a key of its own and a budget.
 //!
-//! Many programs use one account, each with a key of its own. Before a request is sent, the most
-//! that it can cost is reserved from its key's budget, and what it cost in the end is charged. So
-//! requests at once never spend more than the budget together, whatever they turn out to cost.
+//! Before a request is sent, the core reserves from the key's budget the most that the request can
+//! cost; in the end it charges the real cost. So requests that run at the same time can never spend
+//! more than the budget together.
 //!
-//! The shell must have each [`KeyFact`] on disk before the request that follows from it is sent. A
+//! The shell must write each [`KeyFact`] to disk before it sends the request that depends on it. A
 //! reservation without a charge belongs to a process that died: [`KeyBook::charge_abandoned`]
 //! charges it whole, because nobody knows how much of it was spent.
 
@@ -28,7 +29,7 @@ pub use terms::{
     MODELS_MAX, ModelPattern, REQUESTS_AT_ONCE,
 };
 
-/// The number of a request that came with a key.
+/// The number of a request that a key pays for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyedRequestId(pub u64);
 
@@ -36,7 +37,7 @@ pub struct KeyedRequestId(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what", deny_unknown_fields)]
 pub enum KeyFact {
-    /// A request can cost so much, in place of what was reserved for it before.
+    /// The most that a request can cost; it replaces earlier reservations for the request.
     Reserved {
         /// The number of the open request.
         request: KeyedRequestId,
@@ -56,7 +57,7 @@ pub enum KeyFact {
         /// The tokens that it read and wrote.
         tokens: TokenCount,
     },
-    /// What a key had spent when older facts were left out.
+    /// What a key had spent when the log was shortened: it replaces older facts.
     Carried {
         /// The key that spent it.
         key: KeyId,
@@ -69,11 +70,11 @@ pub enum KeyFact {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyUsage {
-    /// What its requests cost since it was issued.
+    /// The cost of all its requests since it was issued.
     pub spent: Credits,
     /// The number of the budget's last period in which it was used.
     pub period: u32,
-    /// What its requests cost that began in that period.
+    /// The cost of its requests that began in that period.
     pub period_spent: Credits,
     /// Its requests for which something was reserved.
     pub requests: u64,
@@ -84,11 +85,11 @@ pub struct KeyUsage {
 /// A key, as [`KeyBook::accounts`] lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyAccount {
-    /// What it spent. The period is that of the time of asking.
+    /// Its usage so far. The period is the one at the time of the call.
     pub usage: KeyUsage,
-    /// What its open requests of this period hold.
+    /// The amount that its open requests reserve in this period.
     pub held: Credits,
-    /// What is left of its budget for further requests; none without a budget.
+    /// The rest of its budget for further requests; none if it has no budget.
     pub left: Option<Credits>,
 }
 
@@ -112,7 +113,7 @@ pub enum KeyRefusal {
         spent: Credits,
         /// The most that the request can cost.
         needed: Credits,
-        /// What is left for this request.
+        /// The amount that is left for this request.
         left: Credits,
     },
     /// The rest of the budget would do, but for the key's other open requests.
@@ -128,7 +129,7 @@ pub enum KeyRefusal {
         unspent: Credits,
         /// The most that the request can cost.
         needed: Credits,
-        /// What is left for this request.
+        /// The amount that is left for this request.
         left: Credits,
     },
     /// So many requests of the key are open already.
@@ -180,7 +181,7 @@ pub struct KeyBook {
 
 #[derive(Clone, Debug, Default)]
 struct KeyRecord {
-    /// None for a key that only facts speak of.
+    /// None for a key of which only its usage is known.
     terms: Option<KeyTerms>,
     usage: KeyUsage,
     /// What the open requests of the usage's period hold.
@@ -257,8 +258,8 @@ impl KeyBook {
         all
     }
 
-    /// Admits a request of at most so many tokens by the rates of its key. Nothing is reserved for
-    /// it yet.
+    /// Admits a request of at most this many tokens by the rates of its key. It reserves nothing of
+    /// the budget yet.
     ///
     /// # Errors
     /// When the key is not in use, nothing is left of its budget, too many of its requests are
@@ -294,9 +295,9 @@ impl KeyBook {
         Ok(request)
     }
 
-    /// Reserves so much for a request, all that it cost so far included, in the period of this
-    /// time. Returns the fact that must be on disk before the request is sent; none if as much was
-    /// reserved before.
+    /// Reserves an amount for a request, which includes what it has cost so far, in the budget's
+    /// period at this time. Returns the fact that you must write to disk before you send the
+    /// request; none if as much was reserved already.
     ///
     /// # Errors
     /// When the key was revoked, whatever was reserved before, or its budget has not so much left.
@@ -465,7 +466,7 @@ impl KeyRecord {
         }
     }
 
-    /// Checks that one more request can be open beside so many.
+    /// Checks that one more request can be open while `open` others are.
     fn check_open(&self, open: usize) -> Result<(), KeyRefusal> {
         let most = self
             .terms

@@ -1,8 +1,9 @@
-//! The requests that a tab has billed, to tell which messages of the next one are cached.
+//! Remembers the requests that a tab has billed, and counts which messages of its next request are
+//! cached, because these cost less.
 //!
-//! A message is cached if it belongs to the messages with which both the request and an earlier
-//! request of the tab begin. The engine may have read them anew: the rule is about what both sides
-//! saw, so that both count alike. A tab lasts at most some minutes, so no clock is in the rule.
+//! A message counts as cached if it belongs to a common beginning of the request and an earlier one
+//! of the tab, even if the engine read it again: both sides know the requests, so both count alike.
+//! A tab lasts at most some minutes, so the rule needs no clock.
 
 use std::collections::VecDeque;
 

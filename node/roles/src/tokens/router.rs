@@ -1,13 +1,13 @@
-//! The buyer's router: decides which open tab or which offer answers a request for a text, and what
-//! follows a failure.
+//! The core of a buyer's router for texts: decides which open tab (a bought lease of an endpoint)
+//! or which offer answers a request, and what to do after a failure.
 //!
-//! A request goes to an open tab that is free, the one whose last conversation begins most like the
-//! request. If there is none, the router draws among the offers that suit, each with a weight of 1
-//! by the square of what the request would cost there, and buys a tab. A provider that failed is
-//! left alone for a time that grows with each failure, as long as another one is healthy. So is one
-//! that refused a request which another one then answered, for requests that are as long. A request
-//! is tried at three providers before its first text; if an answer breaks off later, its rest is
-//! tried at others too.
+//! The router sends a request to the free open tab whose last conversation has the longest common
+//! beginning with the request. If no tab is free, it draws one of the suitable offers and buys a
+//! tab from it; the weight of an offer is one over the square of the request's cost there. While
+//! another provider is healthy, the router avoids one that failed, for a time that grows with each
+//! failure. If a provider refused a request that another one then answered, the router avoids it
+//! for requests of that length. It tries a request at up to three providers before the first text;
+//! if an answer breaks off later, other providers continue it.
 //!
 //! The shell tells the core the time, the free tabs, the asks in the book, and a seed.
 
@@ -34,13 +34,13 @@ use seen_offers::SeenOffers;
 
 pub use rules::{FLOOR_US_MAX, Misfit, OfferTerms, RouteSort, RoutingRules, TAB_TIME_MAX};
 
-/// The tries of a request without text between them.
+/// The most tries of a request in a row that bring no text.
 pub const TRIES_MAX: u32 = 3;
 
-/// How often an answer can go on at another provider.
+/// How often another provider can continue an answer.
 pub const CONTINUATIONS_MAX: u32 = 4;
 
-/// The tabs that close before they begin a request, until it fails.
+/// The number of tabs that can close before they begin a request; after that the request fails.
 const CLOSINGS_MAX: u32 = 8;
 
 /// The most open tabs of a router: more requests wait.
@@ -55,7 +55,8 @@ pub const SOLD_LATELY: Micros = Micros::from_seconds(600);
 /// An answer with fewer tokens says nothing about the speed.
 const MEASURED_TOKENS_MIN: u64 = 16;
 
-/// An answer is expected to have at most so many tokens: most are shorter than they may be.
+/// The most tokens that the router expects of an answer: most answers are shorter than their
+/// requests allow.
 const EXPECTED_TOKENS_MAX: u64 = 512;
 
 /// The scale of weights: a ratio of prices is a fraction of this.
@@ -68,7 +69,7 @@ pub struct TabId(pub u64);
 /// The tabs that can take a request now, and their providers.
 pub type FreeTabs = BTreeMap<TabId, AccountKey>;
 
-/// A request on its way to an answer.
+/// A request and the state of the search for its answer.
 #[derive(Clone, Debug)]
 pub struct Route {
     model: String,
@@ -115,7 +116,7 @@ pub struct TabPurchase {
     pub listing: Listing,
     /// The providers not to buy from.
     pub excluded: Vec<AccountKey>,
-    /// Whether no other provider than that of the ask will do.
+    /// Whether only the provider of the ask can sell the tab.
     pub is_strict: bool,
 }
 
@@ -185,7 +186,7 @@ enum Place {
 }
 
 impl Route {
-    /// Begins the way of a request. The seed decides its draws.
+    /// Begins the search for an answer to a request. The seed determines its draws.
     #[must_use]
     pub fn new(model: &str, request: &TextRequest, rules: RoutingRules, seed: u64) -> Route {
         let most = request.count_max();
@@ -214,7 +215,7 @@ impl Route {
         &self.model
     }
 
-    /// Excludes offers at which so many tokens cost more than that, for the rest of its way.
+    /// Excludes from now on the offers at which `tokens` cost more than `cost_max`.
     pub fn limit_cost(&mut self, tokens: TokenCount, cost_max: Credits) {
         self.cost_max = Some((tokens, cost_max));
     }
@@ -248,13 +249,13 @@ impl Route {
         &self.failed
     }
 
-    /// Notes that text came, so that the next failure is the first one again.
+    /// Records that text arrived, so that the request has all its tries again.
     pub fn on_text(&mut self) {
         (self.tries, self.closings) = (0, 0);
     }
 
-    /// Begins the search for a provider that answers the rest. Returns whether the answer can go on
-    /// once more. Without `continues`, the rest begins anew.
+    /// Begins the search for a provider that gives the rest of the answer. Returns whether another
+    /// continuation is allowed. Without `continues`, the next provider begins the answer again.
     pub fn begin_rest(&mut self, continues: bool) -> bool {
         self.continues = continues;
         // What the key had left was for another request.
@@ -338,7 +339,7 @@ impl RouterCore {
         }
     }
 
-    /// Notes a tab that is being bought for a request.
+    /// Records a tab that the shell is buying for a request.
     pub fn on_tab_opened(&mut self, route: &Route, listing: &Listing) -> TabId {
         let id = TabId(self.next_tab);
         self.next_tab += 1;
@@ -352,7 +353,7 @@ impl RouterCore {
         id
     }
 
-    /// Notes that a request went over a tab.
+    /// Records that a request was sent over a tab.
     pub fn on_tab_used(&mut self, tab: TabId, route: &Route) {
         if let Some(tab) = self.tabs.get_mut(&tab) {
             tab.prefix = route.prefix.clone();
@@ -375,8 +376,8 @@ impl RouterCore {
         self.health.on_first_text(now, provider, after);
     }
 
-    /// Notes the whole answer to a request: its tokens, and the time from the first to the last
-    /// one. Whoever refused the request before was wrong.
+    /// Records the whole answer to a request: its tokens, and the time from the first to the last
+    /// one. It shows that providers which refused the request were wrong.
     pub fn on_answered(
         &mut self,
         now: Micros,
@@ -395,8 +396,8 @@ impl RouterCore {
         }
     }
 
-    /// Notes a failure at a tab. The provider is none if the tab was not bought. Returns whether
-    /// the request can be tried again.
+    /// Records a failure at a tab. The provider is none if the tab was not bought. Returns whether
+    /// the router can try the request again.
     #[must_use]
     pub fn on_failed(
         &mut self,
@@ -573,7 +574,7 @@ impl RouterCore {
     }
 }
 
-/// Draws one of these costs, each with a weight of 1 by its square.
+/// Draws one of these costs, each with a weight of one over its square.
 fn draw_by_cost(route: &mut Route, costs: &[u64]) -> usize {
     let least = costs.iter().map(|cost| (*cost).max(1)).min().unwrap_or(1);
     let weight = |cost: &u64| {

@@ -1,11 +1,11 @@
-//! The seam between the texts of two providers: the second one continues the answer that the first
-//! one did not end. An engine can ignore that it should continue, and begin anew or think again;
-//! its text must not reach the reader then.
+//! Checks the *seam* of an answer, where a second provider continues the text of a first one that
+//! did not end it. An engine can ignore the request to continue, and begin the answer again or
+//! reason again; such text must not reach the reader.
 
 use super::text::AnswerText;
 
-/// Text that begins with so many bytes of the first answer, or with all of a shorter one, began
-/// anew.
+/// A continuation that begins with this many bytes of the first text, or with all of a shorter one,
+/// has begun the answer again.
 const RESTART_BYTES: usize = 48;
 
 /// A shorter beginning can be the same by chance.

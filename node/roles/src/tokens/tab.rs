@@ -1,5 +1,6 @@
-//! The buyer's side of one tab: buys a lease of an endpoint, opens it at the provider, sends one
-//! request after the other, and pays by a receipt that is bounded by the buyer's own count.
+//! The core of the buyer's side of one tab: buys a lease of an endpoint (a provider that sells text
+//! by the token), opens it at the provider, sends one request after the other, and pays by a
+//! receipt, but never for more tokens than the buyer counted itself.
 //!
 //! ```text
 //! Buying ─> Finding ─> Opened ─Accepted─> Preparing ─Ready─> Serving ─closed─> Finishing
@@ -44,7 +45,7 @@ pub use receipt::BillObjection;
 /// How long an answer can take without any text: an engine reads a long prompt first.
 const TEXT_WAIT_MAX: Micros = Micros::from_seconds(75);
 
-/// How long text that has begun can pause: the provider gives its engine up before.
+/// How long text that has begun can pause. The provider stops waiting for its engine earlier.
 const TEXT_PAUSE_MAX: Micros = Micros::from_seconds(25);
 
 /// How long a tab stays open without a request, because a new one takes a purchase. Each idle
@@ -78,7 +79,7 @@ pub struct TabSpec {
     pub listing: Box<Listing>,
     /// The providers not to buy from, at most [`souk_market::EXCLUDED_MAX`].
     pub excluded: Vec<AccountKey>,
-    /// Whether only the provider of the listing will do.
+    /// Whether only the provider of the listing can sell the tab.
     pub is_strict: bool,
     /// The id of the card that the ask sells.
     pub card: ContentId,
@@ -297,7 +298,7 @@ impl TabCore {
         self.terms.as_ref().map_or(DeviceMicros(0), time)
     }
 
-    /// Returns whether so many more tokens cost no more device time than the lease has left.
+    /// Returns whether the lease has enough device time left for these tokens.
     fn has_time_for(&self, tokens: TokenCount) -> bool {
         let all = self.counted.plus(tokens);
         all.device_time(self.token_terms()) <= self.lease_time()
@@ -456,7 +457,7 @@ impl TabCore {
         }
     }
 
-    /// Notes the text of the open answer so far, which is owed even if no more comes.
+    /// Records the text of the open answer so far, which the buyer owes even if no more comes.
     fn on_text(&mut self, streamed: TokenCount) {
         let open = self.open.as_ref().filter(|open| open.answer.is_none());
         if open.is_some() && self.is_talking() {
@@ -524,7 +525,8 @@ impl TabCore {
         self.close_if_done();
     }
 
-    /// Says that no more requests follow, once the tab is closing and no request is open.
+    /// Tells the provider that no more requests follow, once the tab is closing and no request is
+    /// open.
     fn close_if_done(&mut self) {
         if !self.is_closing || self.open.is_some() || self.stage != TabStage::Serving {
             return;

@@ -1,5 +1,6 @@
-//! The request and the answer of a tab. A request has a fixed list of fields, so a buyer can reach
-//! nothing else of the provider's engine: no URLs, no media, no options of one engine alone.
+//! Defines the request and the answer of a tab (a lease of a language model by the token), and
+//! their limits. A request has a fixed list of fields, so a buyer can use nothing else of the
+//! provider's engine: no URLs, no media, no options of a particular engine.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,7 @@ const BILLED_TOKENS_MAX: u64 = 2;
 /// The most bytes of an answer's text for each token that its request allows; more is no answer.
 const BYTES_PER_TOKEN_MAX: usize = 64;
 
-/// Who says a message.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -40,7 +41,7 @@ pub enum Role {
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who says it.
+    /// Its author.
     pub role: Role,
     /// Its text.
     pub content: String,
@@ -76,7 +77,7 @@ pub struct TextRequest {
 pub enum Finish {
     /// The model ended it, or a stop string did.
     Stop,
-    /// It has as many tokens as it may have.
+    /// It has the most tokens that its request allows.
     Length,
     /// The engine's filter ended it.
     ContentFilter,

@@ -53,7 +53,7 @@ pub enum Action {
         from: u64,
         /// The position after its last step.
         end: u64,
-        /// What it led to.
+        /// The verdict of the audit.
         verdict: AuditVerdict,
     },
     /// The run is over, and no action follows.
@@ -69,24 +69,25 @@ pub struct LeaseWish {
     pub first: RunRequest,
     /// How many steps the buyer can send.
     pub steps: u64,
-    /// How many evaluations the buyer can send besides.
+    /// How many evaluations the buyer can also send.
     pub evaluations: u64,
     /// How long a request took in the slowest lease of this life; none if none is over. The time of
     /// the lease must suffice for such requests, as far as the budget allows.
     pub request_time: Option<Micros>,
     /// The most that it may cost; none for no limit.
     pub budget: Option<Credits>,
-    /// What is left of the run's budget besides: it is kept back for the audits of the lease.
+    /// The part of the run's budget that is kept back for the audits of the lease.
     pub kept_back: Credits,
     /// The providers from which not to buy.
     pub excluded: Vec<AccountKey>,
-    /// If the lease is an audit, what others say that its steps make: first the provider that made
-    /// them, whose states are on the disk, then those that ran them again. The answers of the lease
-    /// must have the bits of one of these claims if they are equal as far as arithmetic can tell.
+    /// If the lease is an audit, the claims of others about the results of its steps: first that of
+    /// the provider that made them, whose states are on the disk, then those of the providers that
+    /// ran them again. If the lease's answers equal one of these claims within rounding, you must
+    /// report them with the bits of that claim.
     pub claims: Vec<SegmentClaim>,
 }
 
-/// What a lease does next.
+/// The next request of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunRequest {
     /// A step.

@@ -1,10 +1,12 @@
-//! Audits of a run: which steps another provider runs again, and what follows from its answer.
+//! Decides which steps of a training run another provider runs again, to find providers that lie,
+//! and what follows from its answer.
 //!
 //! A provider can answer with states that look right and are not: it left steps out, or computed
 //! something else. So a share of the *segments* (the steps from one kept states to the next) is run
-//! again by another provider. Which ones follows from a secret of the buyer and the head of the
-//! chain after the segment, so no provider knows before the answer is given. If both make the same,
-//! the segment is confirmed. If not, a third provider decides: two that agree convict the others.
+//! again by another provider. A secret of the buyer and the head of the chain after the segment (a
+//! hash over all steps and states so far) determine which segments, so no provider can know it
+//! before it has answered. If both results are the same, the segment is confirmed. If not, a third
+//! provider decides: two that agree convict the others.
 //!
 //! A convicted provider may also have lied in segments that were not run again. So the run goes
 //! back to the states before the first step that it made (its *anchor*), and nothing that it made
@@ -15,15 +17,15 @@ use souk_market::{AccountKey, Credits, Permille};
 use super::running::LeaseRun;
 use super::*;
 
-/// How many audits can wait for the end of a lease. With so many, the lease ends: until they are
-/// done, their states are on the buyer's disk, and a liar goes on.
+/// How many audits can wait for the end of a lease; with this many, the lease ends. Until they are
+/// done, their states take room on the buyer's disk, and a liar can continue.
 const DUE_AUDITS_MAX: usize = 4;
 
 /// How many opinions on an audited step the money is kept back for: a second one, and a third one
 /// or a second provider that asks up to twice the price.
 const OPINIONS_KEPT_BACK: u64 = 2;
 
-/// What an audit led to.
+/// The verdict of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditVerdict {
     /// Another provider made the same.
@@ -42,7 +44,7 @@ pub enum AuditVerdict {
     Convicted {
         /// The liar, which either made the steps or ran them again.
         provider: AccountKey,
-        /// The number of steps after which the run goes on.
+        /// The position (number of steps done) from which the run continues.
         back_to: u64,
     },
 }
@@ -53,10 +55,10 @@ impl TrainCore {
         self.past.due_audits.len() >= DUE_AUDITS_MAX
     }
 
-    /// Returns how much of what is left of the budget a lease of so many steps and evaluations must
-    /// leave for its audits. If the lease costs all that it may, the rest pays two opinions, at the
-    /// price of its steps, on the share of them that is run again, and on one segment at least. The
-    /// audits follow the lease, so what they do not need is there for the next one.
+    /// Returns how much of the rest of the budget a lease must leave for its audits. If the lease
+    /// costs all that it may, the reserve pays for two opinions, at the price of its steps, on the
+    /// share of the steps that is run again, and on at least one segment. The audits follow the
+    /// lease, so the unused part of the reserve is available to the next one.
     pub(super) fn audit_reserve(&self, left: Credits, steps: u64, evaluations: u64) -> Credits {
         let share = self.past.audits.map_or(Permille::default(), |it| it.share);
         if share.0 == 0 {
@@ -136,7 +138,7 @@ impl TrainCore {
         }
     }
 
-    /// Judges what the lease of an audit made.
+    /// Judges the result of an audit's lease.
     pub(super) fn on_audit_over(&mut self, lease: &LeaseRun) {
         let provider = lease.provider;
         let segment = self.past.due_audits.first().cloned();

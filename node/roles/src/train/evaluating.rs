@@ -1,4 +1,4 @@
-//! Decides when the held-out examples of a run are evaluated.
+//! Decides when a training run evaluates its held-out examples (on which it does not train).
 
 use serde::Serialize;
 
@@ -15,7 +15,8 @@ pub struct EvaluationSpec {
 }
 
 impl TrainCore {
-    /// Returns whether the held-out examples are evaluated after so many steps.
+    /// Returns whether the run evaluates the held-out examples at this position (number of steps
+    /// done).
     pub(super) fn is_evaluation_point(&self, position: u64) -> bool {
         let spec = self.spec.evaluation;
         spec.is_some_and(|spec| {

@@ -1,11 +1,12 @@
-//! What happens to a run.
+//! Defines the events that happen to a training run: quotes, answers of steps, the ends of leases,
+//! and records.
 
 use souk_market::{AccountKey, Credits, JobId, Receipt};
 
 use super::facts::{LossBits, Shortage, States};
 use crate::clock::Micros;
 
-/// Something that happened.
+/// An event that happens to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A lease could be bought from this provider, under this id.
@@ -17,7 +18,7 @@ pub enum Event {
     },
     /// No lease can be bought.
     NotQuoted {
-        /// What there is too little of.
+        /// Whether offers or money were short.
         short_of: Shortage,
     },
     /// The market sold the present lease.
@@ -71,7 +72,8 @@ pub enum StepAnswer {
 /// How a lease ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseEnd {
-    /// What it cost or can still cost; none if no market answers, so that its escrow counts.
+    /// Its cost so far, or the most that it can still cost; none if the market does not answer, so
+    /// that its escrow counts.
     pub cost: Option<Credits>,
     /// The receipts that both parties signed for it.
     pub receipts: Vec<Receipt>,

@@ -1,7 +1,9 @@
-//! The facts of a run: the lines of its journal, and what they add up to.
+//! Defines the facts of a training run, which are the lines of its journal, and [`Past`], the state
+//! that they add up to.
 //!
 //! A step counts once a [`Fact::Kept`] names its loss, beside the states after it. Each of these
-//! facts names the position from which it goes on, so the journal has each step once.
+//! facts names the position (number of steps done) from which it continues, so the journal has each
+//! step once.
 
 mod segments;
 
@@ -55,7 +57,7 @@ pub enum Blame {
     Banned,
 }
 
-/// What there is too little of to buy a lease.
+/// The reason why the run cannot buy a lease: too few offers, or too little money.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shortage {
@@ -135,7 +137,7 @@ pub enum Fact {
     },
     /// Steps are done, and the states after them are on the disk.
     Kept {
-        /// The position from which they went on.
+        /// The position from which these steps continued.
         from: u64,
         /// The loss of each of them.
         losses: Vec<LossBits>,
@@ -149,7 +151,7 @@ pub enum Fact {
     },
     /// All workers did their steps of a round, and the states after the average are on the disk.
     Round {
-        /// The position from which they went on.
+        /// The position from which these steps continued.
         from: u64,
         /// The mean loss of all workers at each of their steps; none if the round only evaluated.
         losses: Vec<LossBits>,
@@ -204,7 +206,7 @@ pub enum Fact {
         /// The position of the first of these steps.
         from: u64,
     },
-    /// The run is over. A later life can go on with it, unless all steps are done.
+    /// The run is over. A later life can continue it, unless all steps are done.
     Over {
         /// How it ended.
         how: End,
@@ -254,7 +256,7 @@ pub struct Past {
     pub anchors: Vec<Anchor>,
     /// What the audits found.
     pub audit_findings: AuditFindings,
-    /// How it ended, unless a later life went on.
+    /// How it ended, unless a later life continued it.
     pub how: Option<End>,
 }
 
@@ -264,7 +266,7 @@ pub enum FactError {
     /// The journal does not begin with a run.
     #[error("the journal begins with no run")]
     NoBegin,
-    /// Steps do not go on where those before them ended.
+    /// Steps do not begin at the position where the earlier ones ended.
     #[error("the journal goes on from step {found}, and the steps before end at {expected}")]
     Position {
         /// The position that the fact states.

@@ -1,4 +1,5 @@
-//! Follows the steps of one lease, and judges how it ended.
+//! Follows one lease of a training run: sends its steps and evaluations, counts the answers, and
+//! decides whether its provider is to blame for its end.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ use super::*;
 /// memory until they are on the disk, and a disk can be slower than the steps.
 pub(super) const UNRECORDED_STATES_MAX: usize = 2;
 
-/// What a lease was sent and has not answered.
+/// A request that a lease has not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum UnderWay {
     /// A step, and whether it must bring the states.
@@ -51,7 +52,7 @@ pub(super) struct LeaseRun {
     pub(super) answered: u64,
     /// Whether it runs the steps of an audit again.
     is_audit: bool,
-    /// What it made of the steps of an audit; none before it has done all of them.
+    /// Its result for the steps of an audit; none until it has done all of them.
     pub(super) claim: Option<SegmentClaim>,
     /// What the market holds for it.
     pub(super) escrow: Credits,
@@ -134,8 +135,8 @@ impl LeaseRun {
 }
 
 impl TrainCore {
-    /// Sends one more step or evaluation. If the caller stops, or the time of the lease ends soon,
-    /// the last step brings the states.
+    /// Sends one more step or evaluation. If the caller stops the run, or the time of the lease
+    /// ends soon, the next step is the last one and brings the states.
     pub(super) fn on_step_wanted(&mut self) {
         let Phase::Running(lease) = &self.phase else {
             return;
@@ -179,7 +180,7 @@ impl TrainCore {
         }
     }
 
-    /// Returns what a lease does after all that it was sent.
+    /// Returns the next request of a lease, after all that were sent.
     fn next_request(&self, lease: &LeaseRun) -> Option<RunRequest> {
         let position = lease.next;
         if lease.is_audit {
@@ -249,7 +250,7 @@ impl TrainCore {
         }
     }
 
-    /// Notes that the provider works, though it has not finished an evaluation.
+    /// Records that the provider is at work, although it has not finished an evaluation.
     pub(super) fn on_batch_answered(&mut self) {
         if let Phase::Running(lease) = &mut self.phase
             && !lease.is_deaf

@@ -1,6 +1,7 @@
-//! The state machine that every validator replicates: the exchange, and the roster (list) of the
-//! validators. Its input are the commands of the log (signed batches for the exchange, signed
-//! membership orders for the roster) as bytes; its output are the bytes of their results.
+//! The state machine that every validator replicates: the exchange (accounts, order books and
+//! leases) and the roster (list) of the validators. Its inputs are the commands of the log, as
+//! bytes: batches that accounts signed, and membership orders and verdicts in disputes. Its outputs
+//! are the results of the commands, as bytes.
 
 use serde::{Deserialize, Serialize};
 use souk_consensus::{

@@ -1,10 +1,10 @@
 //! The core of a validator's duty as a juror: which dispute it judges next, and when it gives its
 //! verdict to the log.
 //!
-//! It judges one dispute at a time, the oldest first, because each costs it memory and seconds of
-//! computing. What it could not judge (the accuser serves nothing, the work is too large, or a run
-//! failed) it tries again after a pause, until the exchange closes the dispute: it never guesses. A
-//! verdict that did not reach the log is given again after a pause, but not one that the exchange
+//! The juror judges one dispute at a time, the oldest first, because each costs memory and seconds
+//! of computing. If it cannot judge one (the accuser serves nothing, the work is too large, or a
+//! run failed), it tries again after a pause, until the exchange closes the dispute: it never
+//! guesses. It also repeats a verdict that did not reach the log, but not one that the exchange
 //! refuses.
 
 use std::collections::{BTreeMap, BTreeSet};

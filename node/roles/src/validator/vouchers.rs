@@ -3,8 +3,9 @@
 //!
 //! A replica may lag behind changes of the roster, or know the genesis alone. It then learns from
 //! the state that another replica offers who joined and who left since, but believes each of these
-//! only with the operators' signatures. So a state needs the signatures of a majority of
-//! those whom this replica knows and nobody removed, and those who were admitted since.
+//! only with the operators' signatures. So a state needs the signatures of a majority of these
+//! validators: those that this replica knows and the operators have not removed, and those that
+//! they have admitted since.
 
 use std::collections::{BTreeMap, BTreeSet};
 

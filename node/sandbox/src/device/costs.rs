@@ -1,5 +1,6 @@
-//! Stores what a provider's devices were seen to cost in past runs, as the planner's estimates for
-//! later ones. The costs survive leases and restarts until the owner resets them.
+//! Stores the costs of work (such as how slow each kind of operation is) that a provider's devices
+//! showed in past runs, as the planner's estimates for later ones. They survive leases and restarts
+//! until the owner resets them.
 //!
 //! A separate process runs each lease. It begins with the costs that earlier processes learned, and
 //! reports new ones. A report can only correct estimates: if a process lies, plans get worse until

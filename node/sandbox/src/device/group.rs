@@ -1,5 +1,5 @@
-//! Builds the runner for a provider's jobs: over one device, or over several devices of one owner
-//! that share each subgraph.
+//! Builds the runner (which executes graphs) for a provider's jobs: over one device, or over
+//! several devices of one owner that share the work of each subgraph.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,3 +1,6 @@
+//! Tests how the results of audits are saved, pruned and forgotten, and which providers they
+//! distrust.
+
 use super::*;
 
 const MODEL: &str = "qwen/qwen3-8b";

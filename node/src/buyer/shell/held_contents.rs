@@ -1,8 +1,9 @@
-//! The inputs and outputs of a job's requests in the buyer's store, which has a limit and one copy
-//! of each.
+//! Keeps the inputs and outputs of a job's requests in the buyer's store while the job needs them.
+//! The store is bounded and has one copy of each content.
 //!
-//! Those of a request leave the store once the caller has its answer: nobody computes an answered
-//! request again. Values that no single request needs stay until the job ends.
+//! The contents of a request leave the store once the caller has its answer, because no provider
+//! computes an answered request again. Values that more than one request needs stay until the job
+//! ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

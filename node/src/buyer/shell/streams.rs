@@ -65,8 +65,8 @@ impl Shell {
         while self.streams.try_join_next().is_some() {}
     }
 
-    /// Sends a message to a leg's provider. A provider that has not received so many messages
-    /// counts as lost.
+    /// Sends a message to a leg's provider. If too many messages wait for the provider, it counts
+    /// as lost.
     pub(super) fn send_message(&mut self, leg: Leg, message: BuyerMessage) {
         let Some(talk) = self.talks.get(&leg) else {
             return;

@@ -1,4 +1,5 @@
-//! Carries out what a tab's core wants of the market, the network and the store.
+//! Carries out the actions of a tab's core that need the market, the network or the store: buys the
+//! lease, finds the provider, sends commands, signs the receipt and fetches answers.
 
 use futures::{AsyncReadExt, AsyncWriteExt};
 use souk_market::{Acceptance, AccountKey, Command, Receipt, Refusal};

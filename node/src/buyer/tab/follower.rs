@@ -1,5 +1,6 @@
-//! Reads the pieces of a tab's answers from its provider, as they come. Nothing depends on it but
-//! how soon a reader sees the text: the whole answer follows on the lease's own stream.
+//! Reads the pieces of a tab's answers from its provider while the engine writes them, so that the
+//! reader sees the text early. Nothing else depends on this: the whole answer follows on the
+//! lease's own stream.
 
 use futures::AsyncReadExt;
 use souk_market::{AccountKey, LeaseId};

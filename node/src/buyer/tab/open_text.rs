@@ -1,4 +1,5 @@
-//! The request of a tab that has no whole answer yet.
+//! Follows the open request of a tab until its answer is whole: passes each piece of text to the
+//! reader once and in order, counts its tokens, and delivers the rest with the whole answer.
 
 use souk_folder::clock::unix_ms;
 use souk_roles::tokens::counting::{TokenCount, TokenRates};
@@ -10,7 +11,7 @@ use super::{AskedText, FinishedText, TextEvent};
 use crate::buyer::text_keys::TextBill;
 use crate::endpoint::pieces::Piece;
 
-/// The request without an answer.
+/// The open request of a tab, and the text of its answer so far.
 pub(super) struct OpenText {
     pub asked: AskedText,
     /// When it was asked, in Unix seconds.
@@ -48,7 +49,7 @@ impl OpenText {
         }
     }
 
-    /// Returns what follows the pieces that came; none if the text is another one.
+    /// Returns the rest of `text` after the pieces that came; none if it does not begin with them.
     pub fn rest_of(&self, text: &AnswerText) -> Option<AnswerText> {
         Some(AnswerText {
             reasoning: text
@@ -99,8 +100,8 @@ impl OpenText {
         self.streamed.count_for(&self.asked.request, self.prompt)
     }
 
-    /// Ends the answer by a failure. The text that came may have to be paid, at the rates of a
-    /// lease that was bought.
+    /// Ends the answer by a failure. The buyer may have to pay for the text that came, at the rates
+    /// of the lease, if one was bought.
     pub fn fail(self, failure: TabFailure, rates: Option<TokenRates>) {
         let bill = match rates.filter(|_| !self.streamed.is_empty()) {
             None => TextBill::default(),

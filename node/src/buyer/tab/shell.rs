@@ -1,5 +1,6 @@
-//! Runs one tab: passes events to its core, and carries out the actions that the core returns. The
-//! task awaits nothing else; an action that takes time runs in a task of its own.
+//! Runs one tab (a lease of a language model by the token): a task that passes events to the tab's
+//! core and carries out the actions that the core returns. The task awaits nothing else; an action
+//! that takes time runs in a task of its own.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -43,7 +44,7 @@ const FOLLOW_AGAIN_AFTER: std::time::Duration = std::time::Duration::from_secs(1
 /// How long the last messages of a tab can take.
 const PARTING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// What happened.
+/// An input of the task, which it converts into events for the core.
 enum TabInput {
     Event(TabEvent),
     Asked(Option<AskedText>),
@@ -84,7 +85,7 @@ pub(super) struct TabShell {
     terms: Option<Terms>,
     /// The provider, once the lease is bought.
     provider: Arc<OnceLock<AccountKey>>,
-    /// What the tab says, if its owner keeps it.
+    /// Records the texts of the tab, if its owner keeps them.
     log: Option<TabLog>,
     /// The lease in the log, once it is bought.
     lease: Option<FollowedLease>,
@@ -509,12 +510,12 @@ impl TabShell {
     }
 }
 
-/// Returns what tokens cost in a lease.
+/// Returns the prices of tokens in a lease.
 fn rates_of(terms: &Terms) -> TokenRates {
     TokenRates::new(terms.price, terms.tokens)
 }
 
-/// Receives from a channel that is there; waits for ever for one that is not.
+/// Receives from a channel; if there is none, waits forever.
 async fn receive<T>(channel: &mut Option<mpsc::Receiver<T>>) -> Option<T> {
     match channel {
         Some(channel) => channel.recv().await,
@@ -522,7 +523,7 @@ async fn receive<T>(channel: &mut Option<mpsc::Receiver<T>>) -> Option<T> {
     }
 }
 
-/// Waits for a change of a lease that is bought; for ever for one that is not.
+/// Waits for a change of the lease; if none is bought, waits forever.
 async fn next_change(lease: &mut Option<FollowedLease>) -> Lease {
     match lease {
         Some(lease) => lease.next_change().await,

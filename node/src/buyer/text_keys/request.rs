@@ -1,4 +1,5 @@
-//! A request that a key pays for, from its first reservation to its charge.
+//! A request for text that an API key pays for: reserves the most that each part (one provider's
+//! share of the answer) can cost, collects the bills, and charges the key in the end.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -37,7 +38,7 @@ pub struct KeyedRequest {
     broken: Mutex<Option<String>>,
 }
 
-/// What one provider was sent of the request.
+/// The share of one provider in the request.
 #[derive(Debug)]
 struct Part {
     /// The most that it costs.
@@ -51,7 +52,7 @@ enum BillState {
     Billed(TextBill),
 }
 
-/// Why no further part can be sent.
+/// Why no further provider can get the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoverError {
     /// The key does not allow it.
@@ -115,7 +116,7 @@ impl KeyedRequest {
         })
     }
 
-    /// Notes a part that was sent, which [`Self::cover`] has covered.
+    /// Records a part that was sent and that [`Self::cover`] has covered before.
     pub fn on_sent(&self, worst: TextBill, bill: PendingBill) {
         let bill = BillState::Open(bill);
         self.lock_parts().push(Part { worst, bill });
@@ -147,7 +148,7 @@ impl Part {
 }
 
 impl BillSender {
-    /// Sends the bill, which nobody may want.
+    /// Sends the bill. The receiver may be gone.
     pub fn send(self, bill: TextBill) {
         self.0.send_replace(Some(bill));
     }
@@ -161,7 +162,8 @@ impl PendingBill {
         (BillSender(sender), PendingBill(bill))
     }
 
-    /// Returns the bill if the part is over, or that there will be none; none if it goes on.
+    /// Returns the bill if the part is over (`Some(None)` if there will be no bill), or none while
+    /// the part continues.
     fn find_bill(&self) -> Option<Option<TextBill>> {
         // Perhaps the bill comes between the two looks.
         let is_over = self.0.has_changed().is_err();

@@ -1,4 +1,4 @@
-//! The file of the keys that an organisation issued.
+//! Issues and revokes the API keys of an organisation, in a file that has one line for each change.
 
 use std::fs;
 use std::path::Path;
@@ -74,7 +74,7 @@ pub enum IssueError {
     TooMany,
 }
 
-/// By which a changed file is noticed.
+/// The time and the length of a file, by which a server notices that it changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FileStamp(Option<(SystemTime, u64)>);
 

@@ -1,4 +1,5 @@
-//! The keys on disk: many requests at once, a server that is killed, and a file that is cut.
+//! Tests the keys on disk with many requests at once, a server that is killed, and a file that is
+//! cut.
 
 use std::fs;
 

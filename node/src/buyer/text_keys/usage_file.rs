@@ -1,4 +1,5 @@
-//! Writes what keys have spent: a thread appends all facts that wait, with one sync.
+//! Writes the file with the spending of API keys: a thread appends all facts that wait, with one
+//! sync.
 
 use souk_folder::facts::FactLog;
 use souk_roles::tokens::keys::KeyFact;

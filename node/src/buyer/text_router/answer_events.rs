@@ -1,4 +1,5 @@
-//! The events of one answer, whichever providers give it: if one fails, another gives the rest.
+//! Streams one answer to its reader: if its provider fails, another one continues it, and the
+//! reader sees one text with one price.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use super::{OpenRequest, REST_WAIT, SLOT_WAIT, TextRouter};
 use crate::buyer::tab::{FinishedText, StoredRequest, TextEvent};
 use crate::buyer::text_keys::{KeyedRequest, PendingBill};
 
-/// What happens to an answer.
+/// An event of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AnswerEvent {
     /// The text that follows.
@@ -28,8 +29,8 @@ pub enum AnswerEvent {
     Done(Box<FinishedText>),
 }
 
-/// How long the end of an answer waits for the bills of the providers that were left before. A
-/// provider that was stopped bills after it heard of that.
+/// How long the end of an answer waits for the bills of providers that did not finish it. A
+/// provider that was stopped sends its bill only after it has received the stop message.
 const BILL_WAIT: Duration = Duration::from_millis(200);
 
 /// The part of a provider that did not end the answer.
@@ -147,7 +148,7 @@ impl AnswerEvents {
         }
     }
 
-    /// Passes a piece of the open tab on, once it is certain that it belongs to the answer.
+    /// Passes on a piece from the open tab once it is certain that the piece belongs to the answer.
     fn take_piece(&mut self, piece: AnswerText) -> Result<(), AnswerFault> {
         let now = self.router.clock.now().tick;
         if self.first_text.is_none() {
@@ -269,7 +270,7 @@ impl AnswerEvents {
         self.ready.push_back(AnswerEvent::Done(Box::new(done)));
     }
 
-    /// Sends the request, or the rest of it, to another provider.
+    /// Sends the request, or the request for the rest of the answer, to another provider.
     async fn go_on(&mut self, fault: AnswerFault) -> Result<(), TextRouterError> {
         let Some(failure) = fault.to_failure() else {
             return self.give_up(fault, None);
@@ -336,8 +337,8 @@ impl AnswerEvents {
         self.open.rates.cost_of(count)
     }
 
-    /// Ends an answer that goes on nowhere: by the refusal or the empty answer that came last, if
-    /// nobody else can answer the request, or by an error.
+    /// Ends an answer that no provider continues: with the last refusal or empty answer if there
+    /// was one and no other provider can answer the request, or with an error.
     fn give_up(
         &mut self,
         fault: AnswerFault,
@@ -366,7 +367,7 @@ impl AnswerEvents {
         }
     }
 
-    /// Returns the error of an answer that goes on nowhere.
+    /// Returns the error of an answer that no provider continues.
     fn to_error(&self, fault: AnswerFault, rest: Option<TextRouterError>) -> TextRouterError {
         if !self.text.is_empty() {
             let rest = rest.map(Box::new);

@@ -1,8 +1,9 @@
-//! Looks at the asks of a model in the book. All requests share them: a validator answers one peer
-//! only so many questions, and the requests that wait for a slot would use them up.
+//! Caches for a moment the asks of a model in the book. All requests share one such look, because a
+//! validator limits the questions of one peer, and requests that wait for a slot would exceed the
+//! limit.
 //!
-//! What one request buys from a look, no other one sees in it: else all that wait would bid for the
-//! slot that is free again.
+//! A unit that one request buys disappears from the look at once. Otherwise all waiting requests
+//! would bid for the same free slot.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use crate::client::broker::BrokerError;
 /// What a look asks for: a model, without the asks of these providers.
 type Subject = (String, Vec<AccountKey>);
 
-/// The looks that are young enough.
+/// The recent looks, by what they asked for.
 #[derive(Default)]
 pub(super) struct BookLooks(Mutex<BTreeMap<Subject, Look>>);
 
@@ -86,7 +87,7 @@ impl BookLooks {
         taken.is_empty() || taken.contains(&true)
     }
 
-    /// Has the next request for a model look at the book anew.
+    /// Forgets the looks for a model, so that its next request asks a validator again.
     pub(super) fn forget_model(&self, model: &str) {
         self.lock_looks().retain(|(named, _), _| named != model);
     }

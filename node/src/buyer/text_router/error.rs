@@ -1,4 +1,5 @@
-//! Why a text was not bought, or broke off.
+//! Lists the reasons why a request for text got no answer or its answer broke off, with the texts
+//! that users see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

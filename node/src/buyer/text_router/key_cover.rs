@@ -1,4 +1,5 @@
-//! Covers the price of a request by its key before an offer gets the request.
+//! Reserves the price of a request from the budget of its API key before the request goes to an
+//! offer, and leaves out offers that the key cannot pay.
 
 use souk_market::Credits;
 use souk_roles::tokens::counting::TokenRates;
@@ -15,11 +16,11 @@ const LIMITS_MAX: u32 = 8;
 #[derive(Clone, Copy)]
 pub(super) struct WantedPart<'a> {
     pub stored: &'a StoredRequest,
-    /// None for the buyer's own request.
+    /// The key that pays; none for the buyer's own request.
     pub key: Option<&'a KeyedRequest>,
 }
 
-/// How much of a request its key covers.
+/// The amount that a key has reserved for a request.
 pub(super) struct KeyCover<'a> {
     pub wanted: WantedPart<'a>,
     /// The most that it can cost; none if nothing is covered yet.
@@ -35,7 +36,7 @@ impl WantedPart<'_> {
         TextBill::at_rates(rates, self.stored.request.count_max())
     }
 
-    /// Notes for the key that a tab has taken the request.
+    /// Records with the key that a tab has taken the request.
     pub fn note_sent(&self, rates: TokenRates, asked: &AskedAnswer) {
         if let Some(key) = self.key {
             key.on_sent(self.worst_bill(rates), asked.bill.clone());
@@ -95,7 +96,8 @@ impl<'a> KeyCover<'a> {
         }
     }
 
-    /// Returns why the request is not sent: by its key, if that left an offer out.
+    /// Returns why the request is not sent: the key's refusal, if the key could not pay an offer,
+    /// or else `error`.
     pub fn explain(self, error: TextRouterError) -> TextRouterError {
         self.refused.map_or(error, TextRouterError::from)
     }

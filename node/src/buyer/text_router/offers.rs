@@ -1,4 +1,4 @@
-//! The offers of texts in a market's book, and whether a model was sold lately.
+//! Finds the asks in a market's book that sell text, and whether the market sold a model lately.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ impl TextRouter {
         Ok(text_offers(listed))
     }
 
-    /// Returns whether the market sold the model lately, so that its slots may only be taken.
+    /// Returns whether the market sold the model lately. If it did and has no ask now, the model is
+    /// probably only sold out.
     ///
     /// # Errors
     /// When no validator answers.
@@ -163,7 +164,8 @@ pub fn text_offers(listings: Vec<Listing>) -> Vec<TextOffer> {
     offers
 }
 
-/// Returns what an ask must be to answer a request for a model; none if no ask can have its name.
+/// Returns the demands on an ask that answers a request for a model; none if no ask can have the
+/// model's name.
 fn demands_of(buyer: AccountKey, model: &str) -> Option<Demands> {
     Some(Demands {
         buyer,

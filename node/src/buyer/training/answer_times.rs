@@ -1,5 +1,5 @@
-//! Measures how long a request of a lease takes by the buyer's clock, with all that an ask does not
-//! state: the transfer of its batch, the messages, the load of both machines.
+//! Measures, by the buyer's clock, how long a request of a training lease takes. This includes what
+//! no ask states: the transfer of the batch, the messages, and the load of both machines.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
-//! Compares the answers of an audit with what others say that the same steps make.
+//! Compares the results of an audit, in which another provider runs some steps of training again,
+//! with the results that earlier providers claimed for these steps.
 //!
-//! Devices of one kind make the same bits. Others round otherwise, and an optimiser that divides by
-//! the size of a gradient turns the rounding of a tiny one into a step. So two states are equal if
-//! they are near each other, relative to how far the steps moved them: a step that a provider left
-//! out is a large part of that way, whatever the learning rate.
+//! Devices of one kind compute the same bits. Other kinds round differently, and an optimiser that
+//! divides by the size of a gradient turns the rounding of a tiny gradient into a step. So two
+//! states count as equal if their distance is small compared with how far the steps moved them: a
+//! step that a provider left out is a large part of that distance, whatever the learning rate.
 
 use std::collections::BTreeMap;
 

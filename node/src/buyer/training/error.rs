@@ -1,4 +1,5 @@
-//! Defines why a run of training cannot begin. Each is known before any purchase.
+//! Lists the reasons why a run of training cannot begin, all of which are known before any
+//! purchase.
 
 use souk_scheduler::gradient::GradientError;
 use thiserror::Error;

@@ -1,8 +1,9 @@
-//! Cuts examples on which a run does not train into batches, whose losses together are the held-out
-//! loss.
+//! Cuts the held-out examples of a run, on which it does not train, into batches. The losses of all
+//! batches together give the held-out loss.
 //!
-//! An evaluation is a few requests of the run's lease with the graph of a step: their schedule
-//! leaves all states as they are, so the training keeps its bits, and nothing but batches travels.
+//! An evaluation sends a few requests to the run's lease, with the same graph as a training step.
+//! Their schedule input (which also has the learning rate) leaves all states unchanged, so an
+//! evaluation does not affect the training, and only batches travel.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Stores what a later process needs to go on with a run: its facts, and the last kept states.
+//! Stores what a later process needs to continue a run of training: its facts, and the last kept
+//! states (the parameters and the optimiser's state).
 //!
 //! ```text
 //! FOLDER/facts.jsonl   the facts, one per line, appended as the run goes on
@@ -65,7 +66,7 @@ pub enum RunJournalError {
         /// What does not follow.
         cause: FactError,
     },
-    /// Another process goes on with the run.
+    /// Another process is at work on the run.
     #[error("another process is at work on the run in {}", path.display())]
     Busy {
         /// The folder of the run, which that process locks.
@@ -126,7 +127,7 @@ impl RunJournal {
         Ok(journal)
     }
 
-    /// Opens the journal of a run to go on with it.
+    /// Opens the journal of a run to continue it.
     ///
     /// # Errors
     /// When there is none, it is damaged, or another process is at work on the run.

@@ -1,4 +1,5 @@
-//! Looks for the lease of a run, and judges how it ended.
+//! Quotes the next lease of a training run, and converts the end of its job into what the run's
+//! core needs: the cost, and the reason for the end.
 
 use std::time::Duration;
 

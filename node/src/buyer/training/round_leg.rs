@@ -1,4 +1,5 @@
-//! The part of one worker in a round: how it ended, and what all parts of a round add up to.
+//! The leg of one worker in a round of training: what to do after it ended, and the mean loss and
+//! total cost of all legs of a round.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +15,13 @@ use super::workers::Leg;
 /// A leg of the present round.
 pub(super) struct RoundLeg {
     pub(super) leg: Leg,
-    /// Its place among all: the worker's number, or that of evaluations.
+    /// Its index among the legs of the round: the worker's number, or the one after the last for
+    /// evaluations.
     pub(super) place: usize,
     pub(super) training: Training,
     /// What its leases have cost.
     pub(super) spent: Credits,
-    /// What it made; none before it ended once.
+    /// Its result; none before it ended once.
     pub(super) result: Option<TrainingResult>,
     /// Stops it.
     pub(super) cancel: Arc<Notify>,
@@ -28,7 +30,7 @@ pub(super) struct RoundLeg {
 /// What to do after a leg ended.
 pub(super) enum LegEnd {
     Done,
-    /// It found no device that did its steps, and can try again when another one is done.
+    /// No device did its steps; it can try again when another leg is done.
     Waits,
     /// Every other leg ends too.
     EndsRun,

@@ -1,4 +1,5 @@
-//! A run of training in the market: what it needs, what happens during it, and what it made.
+//! Defines a run of training in the market: its settings, its quote, the events during it, and its
+//! result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,8 +22,8 @@ pub struct TrainingRun<'a> {
     pub training: &'a Training,
     /// The limits of its leases. The budget is that of all together.
     pub limits: Limits,
-    /// The states return to the buyer after so many steps. A lost provider costs at most the steps
-    /// since then. It has no effect on the result.
+    /// The number of steps after which the states return to the buyer. A lost provider costs at
+    /// most the steps since then. The number has no effect on the result.
     pub keep_steps: u64,
     /// The share of the steps that another provider runs again; zero for none. It has no effect on
     /// the result if nobody lies. A later life goes on with the share of the first.
@@ -40,7 +41,7 @@ pub struct RunQuote {
     pub kept_back: Credits,
 }
 
-/// What happens during a run.
+/// An event of a run, for its observer.
 pub enum TrainingEvent<'a> {
     /// The next lease will be bought by this quote.
     Planned(&'a Quote),
@@ -70,7 +71,7 @@ pub enum TrainingEvent<'a> {
         from: u64,
         /// The number of steps done after the last of them.
         end: u64,
-        /// What it led to.
+        /// The verdict of the audit.
         verdict: AuditVerdict,
     },
     /// An event of one worker of several. Its step counts once its round is done.
@@ -91,11 +92,11 @@ pub enum TrainingEvent<'a> {
         /// The cost of all ended leases.
         spent: Credits,
     },
-    /// A lease ended, and the run goes on with another one.
+    /// A lease ended, and the run continues with another one.
     LeaseEnded {
         /// How it ended early; none if it did what it was bought for or its time was over.
         unfinished: Option<&'a UnfinishedJob>,
-        /// The number of steps done after which the run goes on.
+        /// The position (number of steps done) from which the run continues.
         from: u64,
     },
 }

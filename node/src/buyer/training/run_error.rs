@@ -1,4 +1,4 @@
-//! Defines why a run of training cannot begin or go on, once it is prepared.
+//! Lists the reasons why a prepared run of training cannot begin or continue.
 
 use souk_roles::train::Payer;
 

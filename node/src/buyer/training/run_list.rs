@@ -1,4 +1,4 @@
-//! Lists the runs that were begun from the folder of a market, wherever their results are.
+//! Lists the runs of training that users began from a market's folder, wherever their results are.
 //!
 //! ```text
 //! FOLDER/buyer/trainings/NAME   the path of the folder of a run
@@ -29,7 +29,7 @@ pub struct ListedRun {
     pub name: String,
     /// Its folder.
     pub folder: PathBuf,
-    /// What its facts add up to.
+    /// The state that the facts of its journal add up to.
     pub past: Past,
 }
 

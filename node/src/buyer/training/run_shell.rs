@@ -1,5 +1,5 @@
-//! Carries out what the core of a run decides: quotes and runs leases, sends steps, judges answers
-//! by their form, and writes the journal.
+//! Carries out the actions of the core of a training run (`souk_roles::train`): quotes and runs
+//! leases, sends steps, checks the form of answers, and writes the journal.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Begins a run of training, or goes on with one that an earlier life left.
+//! Begins a run of training, or continues one that an earlier process began.
 //!
 //! [`souk_roles::train`] decides which leases it buys and which steps count; `run_shell` carries
 //! that out.
@@ -111,9 +111,9 @@ impl TrainingRun<'_> {
         }
     }
 
-    /// Trains to the end of the run, or to what stops it. An open journal goes on with its run; a
-    /// new one gets the caller's command, which the run does not interpret. After the caller has
-    /// written the result of a run that is done, it must call [`RunJournal::finish_run`].
+    /// Trains until the run ends or is stopped. With the journal of an earlier run, it continues
+    /// that run; a new journal gets your command, which the run does not interpret. After you have
+    /// written the result of a complete run, you must call [`RunJournal::finish_run`].
     ///
     /// # Errors
     /// [`TrainingRunError`] if the run cannot begin or go on.

@@ -1,4 +1,5 @@
-//! Turns a step or an evaluation into requests of a lease, and their answers into one answer.
+//! Converts a step or an evaluation of a training run into requests of a lease, and the answers to
+//! these requests into one answer.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,15 +13,15 @@ use crate::buyer::job::RequestInputs;
 /// The requests of a lease that are not sent or not answered.
 #[derive(Default)]
 pub(super) struct SentRequests {
-    /// What is to be sent before anything else.
+    /// The requests of an evaluation that must be sent before any other.
     waiting: VecDeque<RequestInputs>,
-    /// What each answer to come is of, in their order.
+    /// The kinds of the requests without an answer, in the order in which they were sent.
     sent: VecDeque<RequestKind>,
     /// The losses of the batches of the present evaluation.
     losses: Vec<f32>,
 }
 
-/// What a request is.
+/// The kind of a request.
 enum RequestKind {
     Step,
     Batch {

@@ -1,4 +1,5 @@
-//! Explains why the budget of a run does not pay its next lease, and which budget would.
+//! Explains why the budget of a training run does not pay its next lease, and which budget would be
+//! enough.
 
 use souk_market::Credits;
 use souk_roles::train::LeaseWish;
@@ -6,7 +7,8 @@ use souk_roles::train::LeaseWish;
 use crate::buyer::QuoteError;
 use crate::buyer::terms::{MICRO, TIME_MARGIN_MIN};
 
-/// How many times the price of a lease a budget must have of which nothing is left.
+/// If nothing of the budget is left, the suggested budget adds this many times the price of a
+/// lease.
 const TIMES_OF_NOTHING: u64 = 3;
 
 /// A budget that does not pay the next lease of its run.

@@ -1,3 +1,6 @@
+//! Tests which examples each step of training gets, the checks of the data, the loss of several
+//! workers, and evaluations.
+
 use souk_roles::train::{RunRequest, StepAnswer};
 use souk_scheduler::gradient::step_graph;
 

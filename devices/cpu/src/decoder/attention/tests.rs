@@ -1,3 +1,6 @@
+//! Tests the decoder's attention: right results at every vector width, and the same bits whichever
+//! rows are computed together.
+
 use super::super::cache::CacheOrder;
 use super::*;
 use crate::tiled::worker_pool;

@@ -1,3 +1,6 @@
+//! Tests the decoder's products: the same bits for any order of rows, and for the matrices of
+//! experts alone or together.
+
 use proptest::prelude::*;
 use souk_host::isa::Isa;
 use souk_memory::{Bf16, DType, F16, Shape, Tensor};

@@ -144,7 +144,7 @@ impl PanelProduct<'_> {
     }
 }
 
-/// The attention of some heads of some samples, counted together.
+/// Computes attention for a range of heads, counted over all samples.
 pub(super) fn attend_heads(
     run: &SequenceRun<'_>,
     step: &Step<SequenceAction>,

@@ -45,7 +45,7 @@ fn cast_by_host(step: &Step<'_, '_>, index: usize, to: DType) -> Result<Option<A
     Ok(Some(upload_tensor(step.stream, &cast)?))
 }
 
-/// An input as numbers of a type that is not packed.
+/// Returns an input cast to a type that is not packed.
 pub(crate) fn numeric_input(
     step: &mut Step<'_, '_>,
     index: usize,
@@ -63,7 +63,8 @@ pub(crate) enum CastInput {
     Array(Array),
 }
 
-/// An input to be cast to a type: by the host if it has 64 bits that are not the device's.
+/// Prepares an input to be cast to a type. The host casts it if it has 64 bits and the device has
+/// no such numbers.
 pub(crate) fn cast_input(
     step: &mut Step<'_, '_>,
     index: usize,

@@ -213,7 +213,7 @@ fn plan_byte_product(
     }))
 }
 
-/// A product of 8-bit floats, each side with its scale, if the library takes it.
+/// Multiplies 8-bit floats, each side with its scale, if the library takes them.
 pub(crate) fn f8_product(
     step: &mut Step<'_, '_>,
     left: &Array,
@@ -338,7 +338,7 @@ fn transpose_kernel() -> String {
     )
 }
 
-/// The kernels that bring operands to where the library wants them.
+/// Returns the kernels that rearrange operands as the library wants them.
 #[cfg(test)]
 pub(crate) fn operand_kernels() -> [String; 3] {
     [move_kernel(), transpose_kernel(), unfold_kernel()]

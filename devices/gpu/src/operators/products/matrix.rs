@@ -40,7 +40,7 @@ fn weight_function(matrix: &Matrix, halves: Halves) -> String {
     format!("{functions}\nfn weight(n: u32, k: u32) -> f32 {{ return f32({value}){scale}; }}\n")
 }
 
-/// `MatMul` with a matrix whose rows are the result's columns.
+/// Records `MatMul` with a stored matrix, each row of which makes one column of the result.
 pub(crate) fn matrix_product(
     step: &mut Step<'_, '_>,
     matrix: &Matrix,
@@ -105,7 +105,7 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{ y[m * p[1] + n] = {done}; }}"
     )
 }
 
-/// `Gather` of rows of a matrix, by indices that the host has.
+/// Records `Gather` of rows of a stored matrix, by indices that the host has.
 pub(crate) fn gather_rows(
     step: &mut Step<'_, '_>,
     matrix: &Matrix,

@@ -1,3 +1,6 @@
+//! Tests which nodes are fused: a bias and a function go into the product before them; values that
+//! others read stay.
+
 use souk_memory::Tensor;
 use souk_testing::{model, node, subgraph};
 

@@ -19,7 +19,7 @@ use crate::numbers::integers::is_whole;
 use crate::numbers::quarters::{is_byte, is_power_of_two};
 use crate::operators::scatter::is_supported_reduction;
 
-/// Which nodes of integers that the host could compute the device takes from it.
+/// The integer nodes that the device takes over although the host could compute them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takeover {
     /// None: they are sizes and masks of something else.

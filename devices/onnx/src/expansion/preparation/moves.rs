@@ -1,6 +1,6 @@
-//! Computes the operators that only move strings, such as `Reshape`, `Concat` and `Gather`, and
-//! whose results operators on strings need. It is part of the preparation, which runs on the
-//! buyer's machine before the rest of the model.
+//! Computes the operators that only rearrange strings, such as `Reshape`, `Concat` and `Gather`, if
+//! a later operator on strings needs the result. This is a part of the preparation, which runs on
+//! the buyer's machine before the rest of the model.
 
 use souk_memory::Tensor;
 

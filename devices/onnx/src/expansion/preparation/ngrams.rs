@@ -1,6 +1,6 @@
 //! Computes `TfIdfVectorizer`, which counts how often each sequence (n-gram) of a list occurs in
-//! each row of strings or numbers. The preparation calls it for strings, and the reference kernels
-//! for numbers.
+//! each row of strings or numbers. The preparation (the part of a model that the buyer's machine
+//! computes first) calls it for strings, and the reference kernels for numbers.
 
 use std::collections::BTreeMap;
 

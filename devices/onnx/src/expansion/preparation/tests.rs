@@ -1,4 +1,5 @@
-//! What is computed from texts before a model runs. Numbers are those of ONNX's own examples.
+//! Tests the preparation, which computes a model's operators on strings before the model runs. The
+//! expected values are those of ONNX's own examples.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! Decides how many of a session's sequences to step at once and how long to wait for more, from
-//! how long each is away between its steps.
+//! Decides how many of a session's sequences to step at once, and how long to wait for more. It
+//! observes how long each sequence is away between its steps, while its caller uses the last
+//! answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ const RETURN_PART: u32 = 8;
 /// group.
 const RETURN_MAX: Duration = Duration::from_millis(20);
 
-/// Steps after which a sequence that took part in none of them no longer counts.
+/// A sequence no longer counts if it took part in none of this many last steps.
 const ACTIVE_STEPS: u64 = 8;
 
 /// The observed timing of a session's sequences.

@@ -1,3 +1,6 @@
+//! Tests how the waiting steps of several sequences are grouped, and how long a step waits for
+//! more.
+
 use std::time::Duration;
 
 use super::*;

@@ -1,5 +1,5 @@
-//! Draws how the figures of a market grow with its crowd, as one SVG picture of small charts, each
-//! with the number of providers on a logarithmic axis.
+//! Draws how the figures of a simulated market change with the number of providers: one SVG picture
+//! of small charts, each with the number of providers on a logarithmic axis.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Reads from a GGUF file's metadata the family of the model and the numbers of its experts. A
+//! Reads from a GGUF file's metadata the family of the model and the settings of its experts. A
 //! mixture model has several feed-forward parts, the experts, of which each row uses a few.
 
 use super::super::super::ModelError;

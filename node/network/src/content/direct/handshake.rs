@@ -1,5 +1,6 @@
-//! Performs the TLS handshake by which the two ends of a direct channel agree on keys. It drives
-//! rustls without rustls's buffers; after it, `records` encrypts in the channel's own.
+//! Performs the TLS handshake by which the two ends of a direct channel agree on keys. It uses
+//! rustls without rustls's buffers, so that `records` can then encrypt in the channel's own
+//! buffers.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! Two nodes and the connection between them.
+//! Tests direct channels between two nodes of this process: who can open one, which end dials, what
+//! arrives, and the limits and damaged messages.
 
 use std::io::Write;
 

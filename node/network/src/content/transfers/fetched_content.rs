@@ -1,4 +1,4 @@
-//! What a fetch returns.
+//! The result of a fetch: the bytes of a content, which peer sent them, and how fast.
 
 use bytes::Bytes;
 use libp2p::PeerId;

@@ -1,4 +1,5 @@
-//! Content between nodes of this process, honest and not.
+//! Tests transfers of content between nodes of this process: by stream, direct channel and relay,
+//! in the order of urgency, and from peers that lie.
 
 mod faults;
 mod parties;

@@ -1,5 +1,6 @@
-//! A small world around one job: a real exchange, providers of several styles, a planner of chains,
-//! and a journal. What happens next is drawn; the same seed gives the same history.
+//! Simulates the world around one job for its tests: a real exchange, providers that are honest,
+//! fail or cheat ([`Style`]), a planner that makes chains of parts, and a journal. A seed
+//! determines the order of events, so the same seed gives the same history.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -29,15 +30,15 @@ pub enum Style {
     Honest,
     /// Its results are wrong.
     Liar,
-    /// It is gone after so many messages.
+    /// It disappears after this many messages.
     Vanishes(u32),
-    /// It says nothing after so many messages.
+    /// It sends nothing more after this many messages.
     Mute(u32),
     /// It fails when it is to run.
     Fails,
     /// It gives its device back after so many parts.
     Reclaims(u32),
-    /// It bills what there was not.
+    /// It bills work that it did not do.
     Overbills,
     /// It bills all the time of its lease.
     BillsAll,
@@ -47,17 +48,17 @@ pub enum Style {
     Misstates(Term),
     /// It says that its inputs are at fault.
     BlamesInput,
-    /// It is gone after so many messages, started again, and honest from then on.
+    /// It crashes after this many messages, starts again, and is honest from then on.
     Restarts(u32),
     /// It and its machine stand still after so many messages.
     Freezes(u32),
-    /// It says what makes no sense.
+    /// It sends messages that make no sense.
     Confused,
     /// Its results are wrong, and it is gone after so many messages.
     LiesAndVanishes(u32),
     /// It takes no offer from others.
     Untaking,
-    /// It serves what it made to the buyer alone.
+    /// It serves its outputs to the buyer, but not to other providers.
     Starves,
     /// It serves what it made so slowly that it never arrives.
     Trickles,

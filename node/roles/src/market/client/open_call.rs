@@ -8,7 +8,7 @@ use super::{NoReply, RequestAttempt};
 use crate::clock::Micros;
 use crate::market::market_protocol::Request;
 
-/// The matter of a call.
+/// The kind of a call: a question, or commands to sign.
 #[derive(Clone, Debug, Serialize)]
 pub(super) enum PendingCall {
     Question,

@@ -1,9 +1,10 @@
-//! What validators stated about one batch that they refused for its nonce or its expiry.
+//! Collects what validators state about a batch that they refused for its nonce or its expiry, so
+//! that the client knows whether it can safely sign the commands anew.
 //!
-//! A validator shows that the market never carried the batch out, and never will, by its refusal
-//! and an account after it that never applied the batch. Both are final: a nonce stays too old, a
-//! batch stays expired, and an account remembers the latest expiry of its batches. If so many
-//! validators show it that one of them is honest, it is so.
+//! A validator shows in two steps that the market never carried the batch out and never will: it
+//! refuses the batch, and then shows the account, which has not applied it. Both are final: a nonce
+//! stays too old, a batch stays expired, and an account remembers the latest expiry of its batches.
+//! If so many validators show this that at least one of them is honest, it is true.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +45,7 @@ impl RefusedBatch {
         }
     }
 
-    /// Returns how many validators showed it.
+    /// Returns how many validators showed that the market never applied the batch.
     pub(super) fn count_shown(&self) -> usize {
         self.shown.values().filter(|is_shown| **is_shown).count()
     }

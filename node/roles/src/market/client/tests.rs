@@ -1,4 +1,4 @@
-//! What a client puts to whom, and what it makes of the answers.
+//! Tests which validators a client asks, what it sends them, and how it handles their answers.
 
 mod refused;
 

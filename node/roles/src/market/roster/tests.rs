@@ -1,4 +1,4 @@
-//! What the roster takes and what it refuses.
+//! Tests which membership orders the roster accepts and which it refuses.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

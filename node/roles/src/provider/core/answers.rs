@@ -1,5 +1,6 @@
-//! Passes each answer to the part of a provider that waits for it, and does what is due when a
-//! timer fires or a fact is on the disk.
+//! Handles the answers to the effects of a provider's core: passes each answer to the lease, claim
+//! or ask that waits for it. Also continues the work that waited for a timer, or for a fact to be
+//! on the disk.
 
 use souk_market::{Acceptance, OrderId, Resources};
 

@@ -1,5 +1,5 @@
 //! Uses the device for a lease: checks and compiles its parts, runs its requests, and offers the
-//! outputs to whoever waits for them.
+//! outputs to the buyer and the providers that need them.
 
 use super::*;
 use crate::lease::Part;

@@ -1,4 +1,5 @@
-//! What a request leaves to the next one of its sequence.
+//! Tests state feedback: the values that one request of a session leaves for the next one of its
+//! sequence.
 
 use souk_market::{Lease, LeaseId, Term};
 use souk_memory::ContentId;

@@ -1,5 +1,5 @@
-//! How often a provider asks the market: seldom while a validator reports changes, and often enough
-//! without.
+//! Tests how often a provider asks the market: seldom while a validator reports changes, and often
+//! enough without.
 
 use souk_market::{Command, Credits, Refusal, Term};
 

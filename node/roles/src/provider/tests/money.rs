@@ -1,4 +1,4 @@
-//! What a lease is owed, whatever becomes of its buyer, the market and this provider.
+//! Tests what a provider is paid for a lease if the buyer, the market or the provider itself fails.
 
 use souk_market::{CloseReason, Command, LeaseState, Term};
 

@@ -1,4 +1,5 @@
-//! Whatever happens, in whatever order: nothing panics, and all that is owed is closed in the end.
+//! Property tests of a provider's core: after any events in any order, nothing has panicked, and
+//! every claim is closed in the end.
 
 use proptest::prelude::*;
 use souk_market::{Command, Lease, Term};

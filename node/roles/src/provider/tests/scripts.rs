@@ -1,4 +1,4 @@
-//! What becomes of a lease, step by step.
+//! Tests the course of a lease step by step: start, requests, offers, receipt and failures.
 
 use souk_market::{Lease, Term, TokenTerms};
 use souk_memory::ContentId;

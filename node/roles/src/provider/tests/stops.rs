@@ -1,4 +1,4 @@
-//! How leases end early, and a provider for good.
+//! Tests how leases end early, and how a provider stops.
 
 use souk_market::{Command, Credits, LeaseState, Refusal, Term};
 

@@ -1,5 +1,5 @@
-//! What a provider lives in: the market, its disk, its store and its device, and what must hold of
-//! all that it wants, whatever happens.
+//! Simulates the world around a provider's core for its tests: the market, the disk, the store and
+//! the device. It also checks the invariants of the effects that the core requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,12 +35,12 @@ pub struct World {
     pub buyer: SigningKey,
     nonces: u64,
     streams: u64,
-    /// What is wanted and not carried out yet.
+    /// The effects that the core requested and the world has not carried out yet.
     pub pending: Vec<Effect<Action>>,
     /// What is on the disk.
     pub journal: Vec<Fact>,
     pub is_disk_full: bool,
-    /// What was said, by stream.
+    /// The messages that the core sent, by stream.
     pub said: BTreeMap<StreamId, Vec<ProviderMessage>>,
     /// How often it was said that the provider lives.
     pub alive: u32,
@@ -169,7 +169,7 @@ impl World {
         world
     }
 
-    /// The process dies and starts again; of what was being put down nothing came to the disk.
+    /// Restarts the provider's process after a crash; facts that were not yet on the disk are lost.
     pub fn restart(&mut self) {
         self.pending.clear();
         self.pins.clear();
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Time goes on, and whoever wants to be woken is.
+    /// Advances the time, and fires the timers that become due.
     pub fn pass(&mut self, millis: u64) {
         let until = self.now.tick.plus(Micros::from_millis(millis));
         let log = self.now.log.0 + millis;

@@ -1,4 +1,5 @@
-//! A market of providers, and the jobs that sessions buy there.
+//! Simulates a market for the tests of sessions: its providers, and the jobs that sessions buy from
+//! them.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,5 @@
-//! A model that draws tokens by a hash of the text, and providers that compute it, or lie.
+//! A toy language model for the tests of sessions, which draws tokens by a hash of the text, and
+//! providers that compute it correctly or lie.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A reader of one sequence: the steps that it asks for.
+//! A simulated caller of one sequence: decides which step to ask for next.
 
 use super::model::{Dice, VOCABULARY};
 use crate::session::{Caller, Step};

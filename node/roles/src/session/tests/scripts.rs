@@ -1,4 +1,4 @@
-//! Sessions that are bought, replaced, stopped and compared, one thing at a time.
+//! Tests, in short scripts, how sessions are bought, replaced, stopped and compared.
 
 use std::collections::BTreeMap;
 

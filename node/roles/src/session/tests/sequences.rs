@@ -1,4 +1,5 @@
-//! The steps of one sequence: which run ahead, which are stale, and which are replayed.
+//! Tests the steps of one sequence: which run ahead, which are stale, and which tokens are
+//! replayed.
 
 use crate::clock::Micros;
 use crate::session::look_ahead::LookAhead;

@@ -1,5 +1,6 @@
-//! A small world around the sessions of a text: readers, a market, and a shell that checks each
-//! action. What happens next is drawn; the same seed gives the same history.
+//! Simulates the world around the sessions of a text for the tests: callers that read it, a market,
+//! and a shell that checks each action. A seed determines the order of events, so the same seed
+//! gives the same history.
 
 use std::collections::{BTreeMap, BTreeSet};
 

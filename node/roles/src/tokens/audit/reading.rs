@@ -1,8 +1,9 @@
-//! A token of an answer as the reference reads it.
+//! Defines how the reference (the buyer's trusted copy of a model) reads one token of a provider's
+//! answer: which token it would draw itself, and how far its logits must shift to draw this one.
 
 use serde::{Deserialize, Serialize};
 
-/// The largest shift that a reading states; more is as much.
+/// The largest shift that a reading states; larger ones are cut to it.
 pub const SHIFT_MAX: f64 = 1_000.0;
 
 /// A token of an answer as the reference reads it. Shifts are in logits, [`SHIFT_MAX`] at most.
@@ -13,12 +14,13 @@ pub struct TokenReading {
     pub token: u32,
     /// The reference's own draw.
     pub drawn: u32,
-    /// The tokens that the reference would rather have drawn; 0 if this one is its own draw.
+    /// The number of tokens that the reference would have drawn before this one; 0 if it is the
+    /// reference's own draw.
     pub rank: u32,
-    /// The shift of the reference's logits from which on the token is drawn.
+    /// The least shift of the reference's logits at which it draws the token.
     pub margin: f64,
-    /// The shift beyond which another one is drawn; for the own draw, the shift to the nearest
-    /// other one.
+    /// The shift beyond which it draws another token; for its own draw, the shift to the nearest
+    /// other token.
     pub margin_end: f64,
     /// The shift to the nearest draw on the other side, for the own one; otherwise from the own to
     /// the nearest other one.
@@ -34,11 +36,11 @@ pub struct TokenReading {
     pub rivals: Vec<f64>,
     /// The noise of an honest engine at this position, in logits, if it was measured.
     pub noise: Option<f64>,
-    /// Whether the text goes on with the reference's own draw, in other tokens: then this one says
-    /// nothing against the provider.
+    /// Whether the text continues with the reference's own draw, spelled in other tokens: then this
+    /// token does not count against the provider.
     pub is_respelled: bool,
-    /// Whether an engine that makes repeated tokens less likely can have given this one instead of
-    /// the reference's own draw: then it says nothing against the provider either.
+    /// Whether an engine that penalises repeated tokens can have given this one instead of the
+    /// reference's own draw: then it does not count against the provider either.
     pub is_penalised: bool,
 }
 

@@ -1,3 +1,6 @@
+//! Tests that an audit convicts cheaper versions, other models and nonsense, but no honest
+//! provider, and that the weights of tokens keep the bounds on which this rests.
+
 use super::weights::upper_tail;
 use super::*;
 

@@ -1,9 +1,9 @@
-//! How much a token counts: for and against an honest provider.
+//! Computes how much one token of an audited answer counts for or against the provider.
 //!
-//! Against it counts how *surprising* the token is: the most that any honest engine gives to this
-//! token and all that the reference holds for less likely together. So a surprise is a p-value, and
-//! a token that is less likely is never less surprising. [`bet_on_surprise`] turns it into a bet
-//! that is worth 1 at most on average.
+//! The evidence against a provider is the *surprise* of a token: the highest probability that any
+//! honest engine gives to this token and all less likely ones together. So a surprise is a p-value,
+//! and a less likely token is never less surprising. [`bet_on_surprise`] converts it into a bet
+//! that is worth at most 1 on average if the provider is honest.
 
 #![expect(
     clippy::float_arithmetic,
@@ -12,7 +12,7 @@
 
 use super::reading::TokenReading;
 
-/// An honest answer has at most one token in so many that the reference cannot explain.
+/// An honest answer has at most one token in this many that the reference cannot explain.
 pub const STRAYS: f64 = 2_000.0;
 
 /// The surprise up to which a token is a stray: no noise explains it.
@@ -45,8 +45,8 @@ pub(super) struct TokenBet {
 }
 
 impl TokenBet {
-    /// Bets on a version of the model that errs by so many logits, where an honest one errs by the
-    /// noise.
+    /// Bets that the provider runs a version of the model whose logits err by `error`, while those
+    /// of an honest engine err by `noise`.
     pub(super) fn on_version(reading: &TokenReading, error: f64, noise: f64) -> TokenBet {
         let others = upper_tail(reading.nearest_other() / error);
         let of_seeds_draws = bet_on_surprise(reading, others, noise);
@@ -122,14 +122,14 @@ fn bet_on_rarity(reading: &TokenReading, others: f64) -> f64 {
     1.0 - others + others * 0.5 / surprise.sqrt()
 }
 
-/// Returns a probability of the token for an honest engine; those of all tokens add up to 1 at
-/// most.
+/// Returns a probability of the token for an honest engine. The probabilities of all tokens add up
+/// to 1 at most.
 pub(super) fn weigh_honest(reading: &TokenReading, noise: f64) -> f64 {
     weigh_noisy(reading, noise, 1.0 / STRAYS)
 }
 
-/// Returns a probability of the token for a version that errs by so many logits; those of all
-/// tokens add up to 1 at most.
+/// Returns a probability of the token for a version whose logits err by `error`. The probabilities
+/// of all tokens add up to 1 at most.
 pub(super) fn weigh_version(reading: &TokenReading, error: f64) -> f64 {
     weigh_noisy(reading, error, STRAYS_OF_CHEATS)
 }
@@ -163,7 +163,7 @@ fn part_of_rank(rank: u32) -> f64 {
     }
 }
 
-/// Returns the probability that a normal error exceeds so many of its deviations.
+/// Returns the probability that a normal error exceeds this many standard deviations.
 pub(super) fn upper_tail(deviations: f64) -> f64 {
     // W. J. Cody's rational form as in Numerical Recipes: right to 1.2e-7 of the value.
     let x = deviations.max(0.0) / std::f64::consts::SQRT_2;

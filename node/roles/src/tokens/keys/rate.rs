@@ -1,16 +1,17 @@
-//! How often a key can be used: a bucket that a minute fills.
+//! Limits how many requests or tokens a key can use in a minute: a token bucket that is full again
+//! after a minute.
 
 use souk_market::Millis;
 
 const MINUTE_MS: u64 = 60_000;
 
-/// A limit of so many in a minute, which also is the most at once.
+/// A limit per minute, which is also the most at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateLimit {
     per_minute: u64,
-    /// What is left, in parts of a minute's milliseconds.
+    /// What is left; one request or token is 60,000 of these units.
     left: u64,
-    /// What was used beyond that, in the same parts.
+    /// What was used beyond the limit, in the same units.
     owed: u64,
     at: Millis,
 }
@@ -26,8 +27,8 @@ impl RateLimit {
         }
     }
 
-    /// Returns after how many milliseconds so many can be taken; zero if they can be now, and none
-    /// if a minute has fewer.
+    /// Returns after how many milliseconds you can take `count`; zero if you can now, and none if
+    /// it exceeds the limit of a minute.
     pub fn find_wait(&mut self, now: Millis, count: u64) -> Option<Millis> {
         // A clock that went back fills nothing.
         let since = now.0.saturating_sub(self.at.0);
@@ -41,19 +42,19 @@ impl RateLimit {
         Some(Millis(lacks.div_ceil(self.per_minute.max(1))))
     }
 
-    /// Takes so many, which must be there.
+    /// Takes `count`, which must be left.
     pub fn take(&mut self, count: u64) {
         let taken = count.saturating_mul(MINUTE_MS);
         assert!(taken <= self.left, "the wait was awaited");
         self.left -= taken;
     }
 
-    /// Gives so many back that were taken and not used.
+    /// Returns `count` that were taken and not used.
     pub fn give_back(&mut self, count: u64) {
         self.fill(count.saturating_mul(MINUTE_MS));
     }
 
-    /// Takes so many that were used already, whether they are there or not.
+    /// Takes `count` that were used already, even if fewer are left.
     pub fn owe(&mut self, count: u64) {
         let used = count.saturating_mul(MINUTE_MS);
         let taken = used.min(self.left);

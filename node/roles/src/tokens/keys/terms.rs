@@ -1,4 +1,5 @@
-//! What a key of an organisation allows: its budget, its models and its rates.
+//! Defines what an organisation's API key allows: its budget, its models, and its requests and
+//! tokens a minute.
 
 use std::fmt;
 use std::str::FromStr;
@@ -53,7 +54,7 @@ pub struct KeyTerms {
     pub hash: ContentId,
     /// When it was issued, in milliseconds since 1970.
     pub issued: Millis,
-    /// How much it can spend; none for no limit of its own.
+    /// How much it can spend; none if it has no limit of its own.
     pub budget: Option<KeyBudget>,
     /// The models that it can use; empty for all.
     pub models: Vec<ModelPattern>,
@@ -193,7 +194,7 @@ fn month_of_day(days: u64) -> u64 {
     (era * 400 + year) * 12 + months_from_march + 2
 }
 
-/// The models that a key can use: a name, or the beginning of names before a `*`.
+/// A pattern of the models that a key can use: a name, or a prefix of names followed by `*`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ModelPattern(String);

@@ -1,4 +1,4 @@
-//! The keys in scripts of one thing each, and beside a naive model in histories that a seed draws.
+//! Tests the keys in short scripts, and compares them with a naive model in random histories.
 
 use proptest::prelude::*;
 

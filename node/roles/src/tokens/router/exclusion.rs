@@ -1,5 +1,5 @@
-//! Which providers a bid must exclude, so that the market sells the tab of the ask that the router
-//! chose.
+//! Lists the providers that a bid must exclude so that the market sells it the ask that the router
+//! chose, although cheaper ones are in the book.
 
 use souk_market::{AccountKey, Listing};
 

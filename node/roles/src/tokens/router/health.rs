@@ -1,4 +1,5 @@
-//! What a router knows of each provider: whether it failed lately, and how fast it answered.
+//! Records for each provider of a router whether it failed lately and how fast it answered, so that
+//! the router can avoid it for a time.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use crate::clock::Micros;
 /// The most providers that a router remembers; it forgets the one that it used longest ago.
 const PROVIDERS_MAX: usize = 1_024;
 
-/// How long a provider is left alone after its first failure, and at most.
+/// How long the router avoids a provider after its first failure, and at most.
 const FAILURE_COOLING: Micros = Micros::from_seconds(2);
 const FAILURE_COOLING_MAX: Micros = Micros::from_seconds(300);
 
@@ -63,12 +64,12 @@ impl ProviderHealth {
         self.cools_until <= now
     }
 
-    /// Returns whether a request of so many tokens can go to it.
+    /// Returns whether a request of `tokens` tokens can go to it.
     pub(super) fn is_healthy_for(&self, now: Micros, tokens: u64) -> bool {
         self.left_alone_until(tokens) <= now
     }
 
-    /// Returns until when requests of so many tokens go to others.
+    /// Returns until when the router avoids it for requests of `tokens` tokens.
     pub(super) fn left_alone_until(&self, tokens: u64) -> Micros {
         let refuses = self.refuses.filter(|(from, _)| tokens >= *from);
         refuses.map_or(self.cools_until, |(_, until)| until.max(self.cools_until))
@@ -86,7 +87,7 @@ impl HealthTable {
         self.0.get(&provider).copied().unwrap_or_default()
     }
 
-    /// Returns the providers to which requests of so many tokens do not go now.
+    /// Returns the providers that the router now avoids for requests of this many tokens.
     pub(super) fn iter_left_alone(
         &self,
         now: Micros,
@@ -97,8 +98,8 @@ impl HealthTable {
         left.map(|(provider, _)| *provider)
     }
 
-    /// Notes a failure. Those that come while a provider is left alone belong to the same trouble,
-    /// and lengthen nothing.
+    /// Records a failure. Failures that arrive while the router already avoids the provider have
+    /// the same cause, and do not extend the time.
     pub(super) fn on_failed(&mut self, now: Micros, provider: AccountKey, failure: RouteFailure) {
         let health = self.touch(now, provider);
         let (first, most) = match failure {
@@ -123,7 +124,7 @@ impl HealthTable {
         health.first_text = Some(average(health.first_text, after));
     }
 
-    /// Notes that a provider refused a request of so many tokens which another one answered.
+    /// Records that a provider refused a request of `asked` tokens which another one then answered.
     pub(super) fn on_wrong_refusal(&mut self, now: Micros, provider: AccountKey, asked: u64) {
         let health = self.touch(now, provider);
         let before = health.refuses.filter(|(_, until)| *until > now);

@@ -1,5 +1,5 @@
-//! The beginning of a conversation by whole messages, to find the tab whose engine has read most of
-//! it.
+//! Compares the beginnings of two conversations by whole messages, so that the router finds the tab
+//! whose engine has already read most of a request.
 
 use souk_memory::ContentId;
 

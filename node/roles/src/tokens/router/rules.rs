@@ -1,11 +1,12 @@
-//! The rules that a request gives for its routing, in the terms of OpenRouter's `provider` object.
+//! Defines the rules by which a request can restrict and order the offers that may answer it. They
+//! have the fields of OpenRouter's `provider` object.
 
 use souk_market::{AccountKey, DeviceMicros, Listing, Millis, Name, Permille, Units};
 
 use crate::tokens::counting::{TokenPrice, TokenRates};
 
-/// The most that an idle second of a tab can cost, in thousandths of a second's price: an ask that
-/// wants more than the usual reserve is not bought.
+/// The most that an idle second of a tab can cost, in thousandths of a second's price. The router
+/// does not buy from an ask that wants more than this usual reserve.
 const IDLE_MAX: Permille = Permille(100);
 
 /// The same for an ask with a floor, in microseconds of device time a second.
@@ -30,19 +31,20 @@ pub enum RouteSort {
 pub struct RoutingRules {
     /// The providers to try first, in this order.
     pub order: Vec<String>,
-    /// The only providers that will do; empty for all.
+    /// The only providers that can answer the request; empty for all.
     pub only: Vec<String>,
-    /// The providers that will not do.
+    /// The providers that the request excludes.
     pub ignore: Vec<String>,
     /// The providers whose answers were not those of the model, by the buyer's own audits.
     pub distrusted: Vec<AccountKey>,
     /// How the others are ordered; none for a draw.
     pub sort: Option<RouteSort>,
-    /// The most for a million input tokens, in micro-credits.
+    /// The maximum price of a million input tokens, in micro-credits.
     pub input_price_max: Option<u64>,
-    /// The most for a million output tokens, in micro-credits.
+    /// The maximum price of a million output tokens, in micro-credits.
     pub output_price_max: Option<u64>,
-    /// Whether others than the ordered ones will do, or than the first one if none is ordered.
+    /// Whether the request can also go to providers that `order` does not name or, if `order` is
+    /// empty, to other offers than the first.
     pub allows_fallbacks: bool,
 }
 
@@ -80,7 +82,7 @@ pub enum Misfit {
     Failed,
     /// The provider's engine did not continue an answer lately.
     NoContinuation,
-    /// So many providers are cheaper that a bid cannot name them all.
+    /// A bid would have to exclude more cheaper providers than it can name.
     OutOfReach,
 }
 

@@ -1,5 +1,6 @@
-//! The offers that a router saw in the book. An ask leaves the book when its last slot is sold, so
-//! only memory tells a model that is sold out from one that nobody sells.
+//! Remembers the offers that a router saw in the book. An ask leaves the book when its last slot is
+//! sold, so without this memory the router could not distinguish a model that is sold out from one
+//! that nobody sells.
 
 use std::collections::{BTreeMap, VecDeque};
 

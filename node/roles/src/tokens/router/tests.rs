@@ -1,4 +1,4 @@
-//! The router in scripts of one thing each, and beside a naive model in histories that a seed draws.
+//! Tests the router in short scripts, and compares it with a naive model in random histories.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
 //! Ends a tab: by a receipt that both sides sign, or without one if the provider is lost or bills
-//! more than the buyer counted. Notes of usage in the log are held to the same count.
+//! more than the buyer counted. It also disputes a usage note (a provider's statement in the log)
+//! that exceeds the buyer's count.
 
 use souk_market::{
     Command, Credits, DeviceMicros, Lease, LeaseId, LeaseState, Millis, Receipt, TokenUsage,

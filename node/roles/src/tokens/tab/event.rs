@@ -1,4 +1,4 @@
-//! What happens to a tab, the effects that its core requests, and how a tab ends.
+//! Defines the events that happen to a tab, the effects that its core requests, and how a tab ends.
 
 use serde::Serialize;
 use souk_market::{
@@ -13,7 +13,7 @@ use crate::job::facts::Terms;
 use crate::lease::{BuyerMessage, Failure, ProviderMessage, Start};
 use crate::tokens::counting::TokenCount;
 
-/// Something that happens to a tab.
+/// An event that happens to a tab.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TabEvent {
     /// The owner sends a request; none may be open.
@@ -71,7 +71,7 @@ pub enum TabAnswer {
     NotFound(String),
     /// The answer to a request is here, with the tokens that the buyer counts.
     Counted(TokenCount),
-    /// The answer did not arrive, or is none.
+    /// The answer did not arrive, or is not a valid one.
     NotCounted(String),
     /// The buyer has no memory for the answer.
     NotStored(String),

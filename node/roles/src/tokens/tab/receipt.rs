@@ -1,4 +1,5 @@
-//! Checks the receipt of a tab against the purchase and the buyer's own count.
+//! Checks the receipt (the provider's bill) of a tab against the purchase and the buyer's own count
+//! of tokens.
 
 use serde::Serialize;
 use souk_market::{DeviceMicros, Receipt, ReceiptBody, ReceiptFault, TokenUsage};

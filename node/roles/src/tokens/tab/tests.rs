@@ -1,5 +1,5 @@
-//! Tabs of the real core at the real core of a provider, over a real exchange: scripts of one thing
-//! each, and histories that a seed draws.
+//! Tests the core of a tab against the real core of a provider and a real exchange, in short
+//! scripts and in random histories.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! The segments of an audited run: which of them another provider runs again, and where the run
-//! goes back to if a provider lied.
+//! The segments of an audited training run (the steps from one kept states to the next): which of
+//! them another provider runs again, and from which states the run continues if a provider lied.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Permille};
@@ -12,7 +12,7 @@ use super::{Checkpoint, FactError, LossBits, Past, States};
 pub struct AuditSpec {
     /// The share of the segments that are run again.
     pub share: Permille,
-    /// What determines which ones. Nobody but the buyer may know it.
+    /// The secret that determines which segments; only the buyer must know it.
     pub secret: [u8; 32],
 }
 
@@ -27,7 +27,7 @@ pub struct Segment {
     pub claim: SegmentClaim,
 }
 
-/// What a provider says that steps make.
+/// A provider's claim about the results of steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentClaim {
     /// The loss of each of them.

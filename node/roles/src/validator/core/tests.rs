@@ -1,4 +1,4 @@
-//! One validator alone, whose disk is this test.
+//! Tests the core of a validator that is alone in its group; each test plays the disk.
 
 use souk_consensus::replica::Proposal;
 use souk_consensus::store::Recovery;

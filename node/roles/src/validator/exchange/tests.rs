@@ -1,4 +1,5 @@
-//! The replicated machine: versions, events, and disputes when the validators change.
+//! Tests the replicated state machine: versions of its rules, events, and disputes when the
+//! validators change.
 
 use souk_market::{
     AccountKey, Accusation, Ask, Batch, Bid, BuyerFilter, Command, ContentId as Content, Credits,

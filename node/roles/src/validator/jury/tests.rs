@@ -1,4 +1,4 @@
-//! A juror judges each open dispute once, gives lost verdicts again, and never guesses.
+//! Tests that a juror judges each open dispute once, repeats lost verdicts, and never guesses.
 
 use std::collections::BTreeSet;
 

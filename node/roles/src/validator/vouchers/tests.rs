@@ -1,4 +1,4 @@
-//! Whose signatures a state needs, by the operators' orders.
+//! Tests which validators must sign an offered state, by the operators' orders.
 
 use bytes::Bytes;
 use souk_consensus::{

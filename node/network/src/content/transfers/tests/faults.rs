@@ -1,5 +1,5 @@
-//! Direct channels that lie or break, receivers that leave or read no more, limits in both
-//! directions.
+//! Tests transfers over direct channels that lie or break, to receivers that leave or stop reading,
+//! and within the limits on uploads and downloads.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Whom a content is served to, and for whom one that is here is used.
+//! Tests which peers a node serves a content to, and for which buyers it uses a content that it
+//! holds.
 
 use super::*;
 

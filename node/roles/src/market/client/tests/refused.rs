@@ -1,4 +1,5 @@
-//! When a client signs commands anew: once validators show that the market never carried them out.
+//! Tests that a client signs commands anew only once validators show that the market never carried
+//! them out.
 
 use souk_market::{Account, Credits, Exchange, Genesis};
 
