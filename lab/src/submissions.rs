@@ -46,7 +46,8 @@ const PROGRESS_MAX: usize = 64;
 /// The device of every provider.
 const DEVICE: &str = "nvidia-h100-sxm";
 
-/// The providers' asks must enter the book within this time, and longer if there are many providers.
+/// The providers' asks must enter the book within this time, and longer if there are many
+/// providers.
 const FILLING: Duration = Duration::from_secs(60);
 
 /// The additional time for each provider.
@@ -144,7 +145,10 @@ pub enum SubmissionsError {
     #[error("the bundled images: {0}")]
     Images(#[from] NpyError),
     /// Some asks of the providers did not arrive.
-    #[error("{found} of {wanted} asks were in the book after {} s", filling_time(*wanted).as_secs())]
+    #[error(
+        "{found} of {wanted} asks were in the book after {} s",
+        filling_time(*wanted).as_secs()
+    )]
     Book {
         /// Number of asks in the book.
         found: usize,

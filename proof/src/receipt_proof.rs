@@ -1,6 +1,10 @@
-//! Encodes and verifies the proof that a receipt was settled, which anyone can check offline with the market's genesis.
+//! Encodes and verifies the proof that a receipt was settled, which anyone can check offline with
+//! the market's genesis.
 //!
-//! It has the form of C2SP `tlog-proof`: the number of a leaf, its path in the tree, and a head that validators cosigned. The extra data contains everything that the leaf hashes except the receipt, which the reader must already have. So it proves that exactly this receipt was settled, not only its lease.
+//! It has the form of C2SP `tlog-proof`: the number of a leaf, its path in the tree, and a head
+//! that validators cosigned. The extra data contains everything that the leaf hashes except the
+//! receipt, which the reader must already have. So it proves that exactly this receipt was settled,
+//! not only its lease.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

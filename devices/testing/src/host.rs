@@ -107,8 +107,8 @@ fn compile_library(text: &str, waits: bool, folder: &Path, library: &Path) {
     std::fs::rename(&made, library).expect("a test is built from what holds");
 }
 
-/// Opens a copy of a library, because a compiled kernel has variables of its own: tests that use the
-/// same kernel side by side must not share them.
+/// Opens a copy of a library, because a compiled kernel has variables of its own: tests that use
+/// the same kernel side by side must not share them.
 fn open_library(compiled: &Path) -> Library {
     let folder = tempfile::tempdir().expect("a test is built from what holds");
     let path = folder.path().join("k.so");

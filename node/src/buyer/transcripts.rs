@@ -1,6 +1,10 @@
-//! Stores the texts that a buyer bought, as evidence for a later audit of their providers: one file, a *transcript*, for each tab (a lease in which a provider answers requests with a language model). Only the owner can read the folder, and only the newest transcripts stay.
+//! Stores the texts that a buyer bought, as evidence for a later audit of their providers: one
+//! file, a *transcript*, for each tab (a lease in which a provider answers requests with a language
+//! model). Only the owner can read the folder, and only the newest transcripts stay.
 //!
-//! Of a long tab, the transcript has some requests and answers, drawn at random, so the provider cannot know which. It also has the tab's receipt, which both sides signed and which contains the hashes of the answers, but not of the requests.
+//! Of a long tab, the transcript has some requests and answers, drawn at random, so the provider
+//! cannot know which. It also has the tab's receipt, which both sides signed and which contains the
+//! hashes of the answers, but not of the requests.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};

@@ -1,6 +1,9 @@
-//! Stores the graph nodes that a provider's device refused only when it compiled them, and passes them to the provider's asks. A buyer whose model has such a node then chooses another provider.
+//! Stores the graph nodes that a provider's device refused only when it compiled them, and passes
+//! them to the provider's asks. A buyer whose model has such a node then chooses another provider.
 //!
-//! A node is identified by a digest that ignores names. The file in the provider's folder also states the device and the version of souk; with another device or version the provider ignores the file, because that one may run the node.
+//! A node is identified by a digest that ignores names. The file in the provider's folder also
+//! states the device and the version of souk; with another device or version the provider ignores
+//! the file, because that one may run the node.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

@@ -1,6 +1,10 @@
-//! Runs the task that cosigns tree heads. A tree head states the size and the root hash of the market's history; if enough validators sign the same one, clients can trust it. The task passes events to a core ([`souk_roles::validator::cosigning`]), carries out its effects, and publishes the signed heads and the tiles (pieces of the history's tree) that this validator has.
+//! Runs the task that cosigns tree heads. A tree head states the size and the root hash of the
+//! market's history; if enough validators sign the same one, clients can trust it. The task passes
+//! events to a core ([`souk_roles::validator::cosigning`]), carries out its effects, and publishes
+//! the signed heads and the tiles (pieces of the history's tree) that this validator has.
 //!
-//! Cosignatures travel between validators in frames of the raft link, which removes them before they reach the replica.
+//! Cosignatures travel between validators in frames of the raft link, which removes them before
+//! they reach the replica.
 
 use std::sync::Arc;
 use std::time::Duration;

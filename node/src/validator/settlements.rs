@@ -1,6 +1,11 @@
-//! Stores the commands that settled receipts, so that a client can prove that its receipt was settled. A thread writes them into a sled database under the numbers of their leaves in the history's tree, and readers find them by lease.
+//! Stores the commands that settled receipts, so that a client can prove that its receipt was
+//! settled. A thread writes them into a sled database under the numbers of their leaves in the
+//! history's tree, and readers find them by lease.
 //!
-//! The log forgets commands that a snapshot covers. These records are not part of the replicated state, and a validator can start without them. It lacks the records of commands that it received within a snapshot, those of the last moment before a power loss, and the oldest ones beyond a limit. A client that has saved its proof needs none of them.
+//! The log forgets commands that a snapshot covers. These records are not part of the replicated
+//! state, and a validator can start without them. It lacks the records of commands that it received
+//! within a snapshot, those of the last moment before a power loss, and the oldest ones beyond a
+//! limit. A client that has saved its proof needs none of them.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,6 +1,8 @@
-//! Measures how the time of planners grows from 100 to 100,000 tasks, and draws the figure of docs/performance.md: `growth [OUT.svg]`.
+//! Measures how the time of planners grows from 100 to 100,000 tasks, and draws the figure of
+//! docs/performance.md: `growth [OUT.svg]`.
 //!
-//! Prints one line for each size and planner. Times are the processor time of this thread, the least of a few runs.
+//! Prints one line for each size and planner. Times are the processor time of this thread, the
+//! least of a few runs.
 
 use std::fmt::Write;
 

@@ -1,6 +1,9 @@
-//! Computes in which cases a group of unlike devices, such as a GPU and a CPU, is faster than its best device. It plans with the published speeds of devices, and does not measure them. docs/performance.md has the results.
+//! Computes in which cases a group of unlike devices, such as a GPU and a CPU, is faster than its
+//! best device. It plans with the published speeds of devices, and does not measure them.
+//! docs/performance.md has the results.
 //!
-//! `mixing [model.onnx name=extent ...]` prints, for each case, the time of the best single device, the time of the plan over all devices, and the ratio.
+//! `mixing [model.onnx name=extent ...]` prints, for each case, the time of the best single device,
+//! the time of the plan over all devices, and the ratio.
 
 use souk_memory::DType;
 use souk_scheduler::graph::{Bindings, Graph};

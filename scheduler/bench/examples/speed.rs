@@ -1,6 +1,7 @@
 //! Measures the time that planners take for layered random problems: `speed [TASKSxDEVICES ...]`.
 //!
-//! Prints one line for each size: milliseconds of processor time for HEFT (best of five) and for `auto` with 40 ms.
+//! Prints one line for each size: milliseconds of processor time for HEFT (best of five) and for
+//! `auto` with 40 ms.
 
 use souk_scheduler::planning::planner::find_planner;
 use souk_scheduler_bench::{Stopwatch, layered_problem};

@@ -1,6 +1,8 @@
-//! Tests operators of classical machine learning and of ONNX Runtime on the CPU with the cases in `exports.txt`.
+//! Tests operators of classical machine learning and of ONNX Runtime on the CPU with the cases in
+//! `exports.txt`.
 //!
-//! A case has the operator with its attributes, its inputs (`-` for an omitted one, `=` before a weight), and after `>` the outputs of ONNX Runtime 1.32.
+//! A case has the operator with its attributes, its inputs (`-` for an omitted one, `=` before a
+//! weight), and after `>` the outputs of ONNX Runtime 1.32.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -1,6 +1,11 @@
-//! Simulates a *crowd*: a market of thousands of providers and their buyers in virtual time. `souk testnet sim --providers N` runs it.
+//! Simulates a *crowd*: a market of thousands of providers and their buyers in virtual time. `souk
+//! testnet sim --providers N` runs it.
 //!
-//! It drives the cores (the state machines that decide) of real nodes: [`souk_roles::provider::ProviderCore`], [`souk_roles::job::JobCore`], the market's client and the exchange of a validator. It does not run consensus, which the other simulator of this crate tests: a commit takes the measured time of real replicas, and each validator is a queue with the costs in `costs`. A core that waits costs no processor time.
+//! It drives the cores (the state machines that decide) of real nodes:
+//! [`souk_roles::provider::ProviderCore`], [`souk_roles::job::JobCore`], the market's client and
+//! the exchange of a validator. It does not run consensus, which the other simulator of this crate
+//! tests: a commit takes the measured time of real replicas, and each validator is a queue with the
+//! costs in `costs`. A core that waits costs no processor time.
 
 mod costs;
 mod counts;

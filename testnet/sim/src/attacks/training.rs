@@ -1,6 +1,9 @@
-//! Plays training runs in which the cheapest provider deceives the buyer, and the buyer audits a share of the steps. The buyer is the core of a real one.
+//! Plays training runs in which the cheapest provider deceives the buyer, and the buyer audits a
+//! share of the steps. The buyer is the core of a real one.
 //!
-//! In this model, the state after a step is a hash of the state before it and of the step's position. So two providers that do the same steps get the same states, and if two states differ, a third provider decides. The attacker does not know which steps the audits run again.
+//! In this model, the state after a step is a hash of the state before it and of the step's
+//! position. So two providers that do the same steps get the same states, and if two states differ,
+//! a third provider decides. The attacker does not know which steps the audits run again.
 
 use std::collections::VecDeque;
 
