@@ -87,7 +87,8 @@ pub use souk_roles::lease::WINDOW_MAX;
 pub use submission::{Answer, Requests, Submission};
 pub use unfinished_job::UnfinishedJob;
 
-/// How many attempts of a job [`Buyer::spending`] looks up: more than a job makes, checks included.
+/// How many attempts of a job [`Buyer::job_spending`] looks up: more than a job makes, checks
+/// included.
 const ATTEMPTS_SEEN: u32 = 64;
 
 /// The most bytes that a buyer keeps in memory: models, inputs and outputs of its jobs.
