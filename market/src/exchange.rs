@@ -58,7 +58,7 @@ use crate::lease_table::LeaseTable;
 use crate::ledger::{Ledger, Totals};
 use crate::refusal::Refusal;
 use crate::request::MoneyRequest;
-use crate::rules::{RULES_VERSION, Rules, RulesChange, Upgrade};
+use crate::rules::{FIRST_RULES_VERSION, Rules, RulesChange, Upgrade};
 use crate::state_tree::{StateTree, TouchedRows};
 use crate::units::{Credits, Millis, Price};
 use forgetting::AnsweringLeases;
@@ -205,7 +205,7 @@ impl Exchange {
             operators,
             operators_needed,
             rules,
-            version: RULES_VERSION,
+            version: FIRST_RULES_VERSION,
             upgrade: None,
             now: Millis(0),
             ledger,

@@ -129,8 +129,8 @@ pub use refused_nodes::{RefusedGraphNodes, TooManyNodes};
 pub use reputation::Reputation;
 pub use request::{Direction, MoneyRequest, PayoutLock};
 pub use rules::{
-    CHANGES_MAX, ClassRules, RULES_VERSION, Rule, RuleFault, Rules, RulesChange, SETTINGS_MAX,
-    Setting, Unit, Upgrade,
+    CHANGES_MAX, ClassRules, FIRST_RULES_VERSION, RECOUNTING_RULES_VERSION, RULES_VERSION, Rule,
+    RuleFault, Rules, RulesChange, SETTINGS_MAX, Setting, Unit, Upgrade,
 };
 pub use signing::Claim;
 pub use snapshot::SnapshotFault;

@@ -12,9 +12,18 @@ use crate::units::{Credits, Millis, Permille, Price, Units};
 /// The longest time in a rule: a year. It keeps sums of times from overflowing.
 const TIME_MAX: u64 = 366 * 24 * 3_600_000;
 
-/// The version of the rules that this build implements. All replicas must apply a command in the
-/// same way, so its effect can change only with this number, at a time in the log.
-pub const RULES_VERSION: u16 = 1;
+/// The version of the rules with which every market begins: the genesis has no field for another
+/// one, because it would change the id of every market that exists. The log raises the version.
+pub const FIRST_RULES_VERSION: u16 = 1;
+
+/// The version that counts verdicts again on every change of the list of validators, ends open
+/// disputes when a market is founded again, and remembers leases that are not exact for as long as
+/// a stake answers for them.
+pub const RECOUNTING_RULES_VERSION: u16 = 2;
+
+/// The latest version of the rules that this build implements. All replicas must apply a command in
+/// the same way, so its effect can change only with this number, at a time in the log.
+pub const RULES_VERSION: u16 = 2;
 
 /// The most settings of one change.
 pub const SETTINGS_MAX: usize = 32;

@@ -16,6 +16,7 @@ use crate::ids::{AccountKey, LeaseId};
 use crate::lease::{Lease, LeaseState};
 use crate::receipt::Receipt;
 use crate::refusal::Refusal;
+use crate::rules::RECOUNTING_RULES_VERSION;
 use crate::units::{Count, Credits, Millis};
 
 use super::{Context, Exchange, Timer};
@@ -179,15 +180,48 @@ impl Exchange {
         (counted, events)
     }
 
+    /// Returns whether a change of the list of validators at a log time decides the open disputes
+    /// again. Whoever leaves lowers the number of verdicts that are needed. Whoever comes back
+    /// brings an earlier verdict along, and need not raise that number: of three validators three
+    /// must agree, and of four as well. Version 1 of the rules overlooks those.
+    pub fn is_recount_due(&self, now: Millis, before: &[AccountKey], after: &[AccountKey]) -> bool {
+        let is_due = match self.version_at(now) {
+            ..RECOUNTING_RULES_VERSION => before.iter().any(|it| !after.contains(it)),
+            _ => before != after,
+        };
+        is_due && self.has_open_disputes()
+    }
+
+    /// Ends all open disputes undecided, for a market that its first validators found again: those
+    /// who gave the verdicts need not be the validators of then. Nobody is to blame, so the bonds
+    /// go back, and the buyers can accuse again. Version 1 of the rules keeps such disputes open.
+    pub fn end_disputes(&mut self) {
+        if self.version < RECOUNTING_RULES_VERSION {
+            return;
+        }
+        let mut events = Vec::new();
+        for id in self.list_open_disputes() {
+            self.release_bond(id);
+            let at = self.now;
+            self.close_dispute(id, DisputeState::Undecided { at }, &mut events);
+        }
+        self.ledger.report_balances(&mut events);
+        self.ledger.assert_balanced();
+        self.chain.extend(&(self.now, &events));
+    }
+
+    fn list_open_disputes(&self) -> Vec<DisputeId> {
+        let open = self.disputes.values().filter(|it| it.is_open());
+        open.map(|it| it.id).collect()
+    }
+
     /// Decides the open disputes again after a change of the list of validators: the verdicts of
     /// those who left no longer count, and fewer validators need fewer verdicts. `jury` are the
     /// validators after the change. Returns the events, also those of time passing.
     pub fn recount_verdicts(&mut self, now: Millis, jury: &[AccountKey]) -> Vec<Event> {
         let mut events = Vec::new();
         self.advance_time(now, &mut events);
-        let open = self.disputes.values().filter(|it| it.is_open());
-        let open: Vec<DisputeId> = open.map(|it| it.id).collect();
-        for id in open {
+        for id in self.list_open_disputes() {
             self.decide_dispute(id, jury, &mut events);
         }
         self.ledger.report_balances(&mut events);
@@ -197,7 +231,7 @@ impl Exchange {
     }
 
     /// Returns whether a dispute is open.
-    pub fn has_open_disputes(&self) -> bool {
+    fn has_open_disputes(&self) -> bool {
         self.disputes.values().any(Dispute::is_open)
     }
 

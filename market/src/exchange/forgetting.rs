@@ -4,18 +4,20 @@
 //! The rule `closed_leases_kept` says how many of the newest closed leases stay. An older exact one
 //! stays too while its buyer can accuse a provider with a stake, and until a dispute about it is
 //! over. Else a liar could trade with itself until the market has forgotten the lease in which it
-//! lied.
+//! lied. From version 2 of the rules on, one that is not exact stays as long: nobody can accuse its
+//! provider, but if that one contradicts itself, the buyer is compensated by what the lease cost.
 //!
 //! So that memory stays bounded, each buyer has [`ANSWERING_LEASES_MAX`] such leases, and all
-//! buyers together have [`ANSWERING_LEASES_TOTAL`]. Beyond, the cheapest lease goes first, and of
-//! equal ones the oldest. So to push out a lease, somebody must pay for as many leases that each
-//! cost at least as much, and the market keeps its share of each. A new account that takes a
-//! forgotten one's slot also takes over its leases.
+//! buyers together have [`ANSWERING_LEASES_TOTAL`]. Beyond, one that is not exact goes first, then
+//! the cheapest, and of equal ones the oldest. So to push out a lease, somebody must pay for as
+//! many leases that each cost at least as much, and the market keeps its share of each. A new
+//! account that takes a forgotten one's slot also takes over its leases.
 
 use std::collections::BTreeSet;
 
 use crate::ids::{LeaseId, Slot};
-use crate::lease::LeaseState;
+use crate::lease::{Lease, LeaseState};
+use crate::rules::RECOUNTING_RULES_VERSION;
 use crate::units::{Credits, Millis};
 
 use super::Exchange;
@@ -33,9 +35,14 @@ const ANSWERING_LEASES_TOTAL: usize = 100_000;
 /// changed: a command after a quiet hour must not pay for all of them. Each closing adds one.
 const FORGOTTEN_AT_ONCE: usize = 8;
 
-/// A closed lease in the order in which the market forgets: by what the buyer paid, then by when it
-/// closed.
-type Rank = (Credits, Millis, LeaseId);
+/// A closed lease in the order in which the market forgets: by whether it was exact, then by what
+/// the buyer paid, then by when it closed.
+type Rank = (bool, Credits, Millis, LeaseId);
+
+/// Returns the rank of a lease that closed at `at`.
+fn rank_lease(lease: &Lease, at: Millis) -> Rank {
+    (lease.exact, lease.cost, at, lease.id)
+}
 
 /// The closed leases that stay only because a stake answers for them. Snapshots do not hold them:
 /// they are the closed leases that are not among the newest.
@@ -51,14 +58,14 @@ pub(super) struct AnsweringLeases {
 
 impl AnsweringLeases {
     fn insert(&mut self, buyer: Slot, rank: Rank) {
-        let (_, at, id) = rank;
+        let (.., at, id) = rank;
         let fresh = self.by_time.insert((at, id)) && self.by_rank.insert(rank);
         assert!(fresh, "a lease leaves the newest once");
         self.by_buyer.insert((buyer, rank));
     }
 
     fn remove(&mut self, buyer: Slot, rank: Rank) {
-        let (_, at, id) = rank;
+        let (.., at, id) = rank;
         let known = self.by_time.remove(&(at, id)) && self.by_rank.remove(&rank);
         assert!(known, "a lease is forgotten once");
         self.by_buyer.remove(&(buyer, rank));
@@ -66,8 +73,8 @@ impl AnsweringLeases {
 
     /// Iterates over the leases of one buyer, the first to go first.
     fn of_buyer(&self, buyer: Slot) -> impl Iterator<Item = Rank> + '_ {
-        let first = (Credits::ZERO, Millis(0), LeaseId(0));
-        let last = (Credits(u64::MAX), Millis(u64::MAX), LeaseId(u64::MAX));
+        let first = (false, Credits::ZERO, Millis(0), LeaseId(0));
+        let last = (true, Credits(u64::MAX), Millis(u64::MAX), LeaseId(u64::MAX));
         let all = self.by_buyer.range((buyer, first)..=(buyer, last));
         all.map(|(_, rank)| *rank)
     }
@@ -99,11 +106,12 @@ impl Exchange {
     /// Keeps a lease that is no longer among the newest if a stake answers for it, else forgets it.
     fn keep_answering(&mut self, at: Millis, id: LeaseId) {
         let lease = &self.leases[&id];
-        let (buyer, rank) = (lease.parties.buyer, (lease.cost, at, id));
+        let (buyer, rank) = (lease.parties.buyer, rank_lease(lease, at));
         let provider = self.ledger.find_slot(lease.provider);
         let is_staked = provider.is_some_and(|slot| self.ledger.get(slot).stake.0 > 0);
         let is_judged = lease.faulted || lease.disputed.is_some();
-        let is_worth = lease.exact && !is_judged && is_staked;
+        let is_counted = lease.exact || self.version >= RECOUNTING_RULES_VERSION;
+        let is_worth = is_counted && !is_judged && is_staked;
         let is_answered_for = is_worth && self.can_be_accused(at);
         if !is_answered_for && !self.is_in_dispute(id) {
             self.forget_lease(id);
@@ -124,12 +132,12 @@ impl Exchange {
     }
 
     fn first_undisputed(&self, mut leases: impl Iterator<Item = Rank>) -> Option<Rank> {
-        leases.find(|(_, _, id)| !self.is_in_dispute(*id))
+        leases.find(|(.., id)| !self.is_in_dispute(*id))
     }
 
     fn forget_answering(&mut self, rank: Option<Rank>) {
         if let Some(rank) = rank {
-            let (_, _, id) = rank;
+            let (.., id) = rank;
             self.answering.remove(self.leases[&id].parties.buyer, rank);
             self.forget_lease(id);
         }
@@ -142,7 +150,7 @@ impl Exchange {
         let over = over.filter(|(_, id)| !self.is_in_dispute(*id));
         let over: Vec<(Millis, LeaseId)> = over.take(FORGOTTEN_AT_ONCE).copied().collect();
         for (at, id) in over {
-            self.forget_answering(Some((self.leases[&id].cost, at, id)));
+            self.forget_answering(Some(rank_lease(&self.leases[&id], at)));
         }
     }
 
@@ -170,7 +178,7 @@ impl Exchange {
             if let LeaseState::Closed { at, .. } = lease.state
                 && !self.closed.contains(&(at, lease.id))
             {
-                found.insert(lease.parties.buyer, (lease.cost, at, lease.id));
+                found.insert(lease.parties.buyer, rank_lease(lease, at));
             }
         }
         found

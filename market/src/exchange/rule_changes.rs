@@ -120,11 +120,17 @@ impl Exchange {
         (self.version, self.upgrade)
     }
 
+    /// Returns the version of the rules that applies at a log time from now on, as far as the
+    /// operators have announced it.
+    pub fn version_at(&self, now: Millis) -> u16 {
+        let due = self.upgrade.filter(|upgrade| upgrade.at <= now);
+        due.map_or(self.version, |upgrade| upgrade.to)
+    }
+
     /// Returns the version that applies at `now`, if it is later than `spoken`. A replica that
     /// implements versions up to `spoken` must apply nothing from then on.
     pub fn unsupported_version(&self, now: Millis, spoken: u16) -> Option<u16> {
-        let due = self.upgrade.filter(|upgrade| upgrade.at <= now);
-        let version = due.map_or(self.version, |upgrade| upgrade.to);
+        let version = self.version_at(now);
         (version > spoken).then_some(version)
     }
 }

@@ -16,4 +16,5 @@ mod scenario;
 mod streams;
 mod tokens;
 mod town;
+mod versions;
 mod way_of_a_job;

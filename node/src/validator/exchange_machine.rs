@@ -3,12 +3,11 @@
 //! watchers of the affected accounts are woken.
 
 use souk_consensus::Position;
-use souk_consensus::replica::ApplyError;
 use souk_folder::market_file::MarketFile;
 use souk_market::{Event, Millis};
 use souk_roles::market::roster::Roster;
 use souk_roles::validator::exchange::{self, Watch};
-pub use souk_roles::validator::exchange::{BatchResult, LogCommand, StateFault};
+pub use souk_roles::validator::exchange::{BatchResult, LogCommand, is_for_later_build};
 use souk_roles::validator::questions::{Question, Reply};
 
 use super::account_watchers::AccountWatchers;
@@ -45,19 +44,6 @@ impl Validator<ExchangeMachine> {
             (Reply::Roster(roster), _) => Ok(*roster),
             _ => unreachable!("the roster was asked for"),
         }
-    }
-}
-
-/// Returns whether the state or an entry was refused because the market's rules have a later
-/// version than this build supports. A newer release of souk can then continue.
-pub fn is_for_later_build(error: &ApplyError) -> bool {
-    match error {
-        ApplyError::Unable { .. } => true,
-        ApplyError::Restore { cause, .. } => {
-            let fault = cause.cause.downcast_ref::<StateFault>();
-            matches!(fault, Some(StateFault::Version(_)))
-        }
-        ApplyError::Differs { .. } => false,
     }
 }
 

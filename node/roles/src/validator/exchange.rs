@@ -4,6 +4,7 @@
 //! are the results of the commands, as bytes.
 
 use serde::{Deserialize, Serialize};
+use souk_consensus::replica::ApplyError;
 use souk_consensus::{
     ChangeStanding, CommandFault, Digest, LogTime, MachineFailure, MemberChange, OfferedState,
     Position, ReplicaId, RestoreError, StateMachine, Tally,
@@ -60,6 +61,19 @@ pub struct UnsupportedVersion {
     pub version: u16,
     /// The latest version that this build supports.
     pub supported: u16,
+}
+
+/// Returns whether a state or an entry is refused because the market's rules have a later version
+/// than this build supports: another release can continue.
+pub fn is_for_later_build(error: &ApplyError) -> bool {
+    match error {
+        ApplyError::Unable { .. } => true,
+        ApplyError::Restore { cause, .. } => {
+            let fault = cause.cause.downcast_ref::<StateFault>();
+            matches!(fault, Some(StateFault::Version(_)))
+        }
+        ApplyError::Differs { .. } => false,
+    }
 }
 
 /// A follower of the log's events, such as those who watch accounts at a validator. It is not part
@@ -133,10 +147,11 @@ impl<W: Watch> ExchangeMachine<W> {
         &self.roster
     }
 
-    /// Resets the roster to the validators of the genesis, none of which has begun: use it to found
-    /// a market again from a backup.
+    /// Resets the roster to the validators of the genesis, none of which has begun, and ends the
+    /// open disputes: use it to found a market again from a backup.
     pub fn reset_roster(&mut self, genesis: &Genesis) {
         self.roster = Roster::new(genesis);
+        self.exchange.end_disputes();
     }
 
     fn restore_state(&mut self, bytes: &[u8]) -> Result<(), StateFault> {
@@ -187,8 +202,8 @@ impl<W: Watch> ExchangeMachine<W> {
             .map(|refusal| BatchResult::Judged(Err(refusal)))
     }
 
-    /// Applies an order about the validators. If a validator leaves, the open disputes are decided
-    /// again in the same command.
+    /// Applies an order about the validators. If it changes who judges, the same command decides
+    /// the open disputes again.
     fn apply_order(
         &mut self,
         at: Position,
@@ -200,9 +215,7 @@ impl<W: Watch> ExchangeMachine<W> {
         let before = self.roster.list_jury();
         let ordered = self.roster.apply_order(Millis(now.0), order);
         let jury = self.roster.list_jury();
-        // More validators need more verdicts, so only those who leave can decide a dispute.
-        let has_lost = before.iter().any(|it| !jury.contains(it));
-        if has_lost && self.exchange.has_open_disputes() {
+        if self.exchange.is_recount_due(Millis(now.0), &before, &jury) {
             let events = self.exchange.recount_verdicts(Millis(now.0), &jury);
             self.watch.on_events(at, self.exchange.now(), &events);
             encode_events(&events, &mut self.events);

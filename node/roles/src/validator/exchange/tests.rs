@@ -8,9 +8,17 @@ use souk_market::{
     Units, Upgrade, Verdict, Wants,
 };
 
+mod upgrades;
+
 use super::*;
 use crate::market::roster::{Body, MembershipOrder};
 use crate::market::verdict::VerdictBody;
+
+/// Where the log has a command; no test here depends on it.
+const POSITION: Position = Position {
+    index: souk_consensus::LogIndex(7),
+    offset: 0,
+};
 
 struct Nobody;
 
@@ -39,8 +47,8 @@ fn a_build_without_the_next_version_stops_before_it() {
     let mut genesis = Genesis::new("m".try_into().unwrap(), operator);
     genesis.accounts = vec![(operator, Name::default(), Credits(0))];
     genesis.rules.rules_notice = Millis(1_000);
-    let mut old = Machine::new(&genesis, Nobody);
-    let mut new = Machine::new(&genesis, Nobody).with_rules_version_max(2);
+    let mut old = Machine::new(&genesis, Nobody).with_rules_version_max(1);
+    let mut new = Machine::new(&genesis, Nobody);
     let at = Millis(5_000);
     let batch = Batch {
         market: genesis.market_id(),
@@ -51,10 +59,8 @@ fn a_build_without_the_next_version_stops_before_it() {
     };
     let batch = batch.sign(&key).verify().unwrap();
     let due = Acceptance::UpgradeDue(Upgrade { to: 2, at });
-    let index = souk_consensus::LogIndex(7);
-    let position = Position { index, offset: 0 };
     for machine in [&mut old, &mut new] {
-        let result = machine.apply_batch(position, LogTime(1_000), &batch);
+        let result = machine.apply_batch(POSITION, LogTime(1_000), &batch);
         assert_eq!(result, BatchResult::Applied(vec![Ok(due.clone())]));
         assert!(machine.unsupported_reason(LogTime(4_999)).is_none());
     }
@@ -64,7 +70,7 @@ fn a_build_without_the_next_version_stops_before_it() {
         "{why}"
     );
     assert!(new.unsupported_reason(LogTime(5_000)).is_none());
-    new.tick(position, LogTime(5_000));
+    new.tick(POSITION, LogTime(5_000));
     assert_eq!(new.exchange().rules_version(), (2, None));
     // A build does not restore a state whose rules it does not support.
     assert!(old.restore(&new.snapshot()).is_err());
@@ -78,16 +84,14 @@ fn the_events_digest_covers_the_last_command_or_tick_only() {
     let mut genesis = Genesis::new("m".try_into().unwrap(), operator);
     genesis.accounts = vec![(operator, Name::default(), Credits(0))];
     let mut machine = Machine::new(&genesis, Nobody);
-    let index = souk_consensus::LogIndex(7);
-    let position = Position { index, offset: 0 };
-    let answer = machine.tick(position, LogTime(1_000));
+    let answer = machine.tick(POSITION, LogTime(1_000));
     assert!(answer.is_empty(), "a tick answers nothing");
     let without = machine.events_digest();
     let event = Event::Registered { account: operator };
     encode_events(&[event], &mut machine.events);
     assert_ne!(machine.events_digest(), without);
     // The next tick clears them.
-    machine.tick(position, LogTime(1_001));
+    machine.tick(POSITION, LogTime(1_001));
     assert_eq!(machine.events_digest(), without);
 }
 
@@ -151,15 +155,26 @@ fn account(number: u8) -> AccountKey {
     AccountKey::from(&key(number))
 }
 
-/// A market of four validators that have begun, in which a dispute is open.
+/// A market of four validators that have begun.
 struct Court {
     machine: ExchangeMachine<ClosedDisputes>,
+    genesis: Genesis,
     market: MarketId,
     number: u64,
+    now: LogTime,
+    /// The commands of its log, and the time of each.
+    log: Vec<(LogTime, LogCommand)>,
 }
 
 impl Court {
+    /// A market in which a dispute is open.
     fn new() -> Court {
+        let mut court = Court::found();
+        court.open_dispute();
+        court
+    }
+
+    fn found() -> Court {
         let mut genesis = Genesis::new("m".try_into().unwrap(), account(OPERATOR));
         let rich = |number| (account(number), Name::default(), Credits(100_000_000));
         genesis.accounts = [OPERATOR, PROVIDER, BUYER].map(rich).to_vec();
@@ -169,46 +184,52 @@ impl Court {
             address: String::new(),
         };
         genesis.validators = (0..4).map(founder).collect();
+        genesis.rules.rules_notice = Millis(0);
+        genesis.rules.closed_leases_kept = 0;
         let mut court = Court {
             machine: ExchangeMachine::new(&genesis, ClosedDisputes::default()),
             market: genesis.market_id(),
+            genesis,
             number: 0,
+            now: LogTime(1_000),
+            log: Vec::new(),
         };
         for number in 0..4 {
-            let begin = MembershipOrder::Begin {
-                raft_id: u64::from(number) + 1,
-                address: String::new(),
-                speaks: RULES_VERSION,
-            };
-            court.order(VALIDATORS + number, begin);
+            court.begin(number, u64::from(number) + 1);
         }
-        court.open_dispute();
         court
     }
 
-    fn apply(&mut self, command: &LogCommand) -> BatchResult {
-        let index = souk_consensus::LogIndex(7);
-        let position = Position { index, offset: 0 };
-        let now = LogTime(1_000);
-        let result = self.machine.apply_command(position, now, command);
+    fn apply(&mut self, command: LogCommand) -> BatchResult {
+        let result = self.machine.apply_command(POSITION, self.now, &command);
+        self.log.push((self.now, command));
         postcard::from_bytes(&result).unwrap()
     }
 
-    fn order(&mut self, signer: u8, order: MembershipOrder) {
+    fn begin(&mut self, validator: u8, raft_id: u64) {
+        let begin = MembershipOrder::Begin {
+            raft_id,
+            address: String::new(),
+            speaks: RULES_VERSION,
+        };
+        self.order(VALIDATORS + validator, begin);
+    }
+
+    /// Gives an order that is carried out, and returns the id that it concerns.
+    fn order(&mut self, signer: u8, order: MembershipOrder) -> u64 {
         self.number += 1;
         let body = Body {
             market: self.market,
             signer: account(signer),
             number: self.number,
-            expires: Millis(60_000),
+            expires: Millis(self.now.0 + 60_000),
             order,
         };
         let signed = SignedMembershipOrder::sign(body, &key(signer));
-        let ordered = self.apply(&LogCommand::Order(signed));
-        assert!(
-            matches!(ordered, BatchResult::Ordered(Ok(_))),
-            "{ordered:?}"
-        );
+        match self.apply(LogCommand::Order(signed)) {
+            BatchResult::Ordered(Ok(raft_id)) => raft_id,
+            other => panic!("not ordered: {other:?}"),
+        }
     }
 
     fn remove(&mut self, validator: u8) {
@@ -217,22 +238,36 @@ impl Court {
     }
 
     fn command(&mut self, signer: u8, command: Command) {
+        let result = self.try_command(signer, command);
+        assert!(result.is_ok(), "{result:?}");
+    }
+
+    fn try_command(&mut self, signer: u8, command: Command) -> Result<Acceptance, Refusal> {
         self.number += 1;
         let batch = Batch {
             market: self.market,
             account: account(signer),
             nonce: Nonce(self.number),
-            expires: Millis(60_000),
+            expires: Millis(self.now.0 + 60_000),
             commands: vec![command],
         };
         let batch = batch.sign(&key(signer)).verify().unwrap();
-        let BatchResult::Applied(results) = self.apply(&LogCommand::Batch(batch)) else {
+        let BatchResult::Applied(mut results) = self.apply(LogCommand::Batch(batch)) else {
             panic!("a batch is applied");
         };
-        assert!(results.iter().all(Result::is_ok), "{results:?}");
+        results.remove(0)
     }
 
     fn open_dispute(&mut self) {
+        self.trade(Features::EXACT_1);
+        let receipt = Receipt::new(self.receipt_body()).sign_as_provider(&key(PROVIDER));
+        let weights = Vec::new();
+        let accusation = Accusation { receipt, weights };
+        self.command(BUYER, Command::Accuse(Box::new(accusation)));
+    }
+
+    /// The buyer gets a lease of the provider, which promises exact results.
+    fn trade(&mut self, features: Features) {
         let resources = Resources {
             kind_name: "gpu".try_into().unwrap(),
             model: "Test 24".try_into().unwrap(),
@@ -244,7 +279,7 @@ impl Court {
         let amount = Credits(5_000);
         self.command(PROVIDER, Command::Stake { amount });
         let ask = Ask {
-            device: DeviceId(1),
+            device: DeviceId(self.number),
             capacity: Units(1),
             resources,
             limit: Limit::Price(Price(300)),
@@ -258,7 +293,6 @@ impl Court {
             tif: TimeInForce::Gtc,
         };
         self.command(PROVIDER, Command::PlaceAsk(Box::new(ask)));
-        let features = Features::EXACT_1;
         let bid = Bid {
             class,
             wants: Wants {
@@ -276,14 +310,10 @@ impl Court {
             job: JobId([7; 32]),
         };
         self.command(BUYER, Command::PlaceBid(Box::new(bid)));
-        let receipt = Receipt::new(self.receipt_body()).sign_as_provider(&key(PROVIDER));
-        let weights = Vec::new();
-        let accusation = Accusation { receipt, weights };
-        self.command(BUYER, Command::Accuse(Box::new(accusation)));
     }
 
     fn receipt_body(&self) -> ReceiptBody {
-        let lease = self.machine.exchange().leases().next().unwrap();
+        let lease = self.machine.exchange().leases().last().unwrap();
         let usage = DeviceMicros(1_000_000);
         ReceiptBody {
             market: self.market,
@@ -321,7 +351,7 @@ impl Court {
             verdict: Verdict::Guilty,
         };
         let signed = SignedVerdict::sign(body, &key(VALIDATORS + validator));
-        let judged = self.apply(&LogCommand::Verdict(signed));
+        let judged = self.apply(LogCommand::Verdict(signed));
         assert_eq!(judged, BatchResult::Judged(Ok(())));
     }
 
