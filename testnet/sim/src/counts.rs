@@ -63,6 +63,8 @@ pub struct Counts {
     pub refused: u64,
     /// Replicas replaced by new ones.
     pub replaced: u64,
+    /// Replicas that stopped at a new version of the rules, and went on with a later program.
+    pub releases_installed: u64,
     /// Membership changes proposed.
     pub member_changes: u64,
     /// Membership changes proposed during a partition.

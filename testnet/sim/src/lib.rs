@@ -34,6 +34,7 @@ mod operators;
 mod payments;
 mod raft_promises;
 pub mod random;
+mod releases;
 mod resources;
 mod schedule_shortening;
 mod signature_checks;

@@ -9,18 +9,20 @@ use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 
 use souk_consensus::{
-    ChangeStanding, CommandFault, Digest, LogTime, MemberChange, OfferedState, Position, ReplicaId,
-    RestoreError, StateMachine, Tally,
+    ChangeStanding, CommandFault, Digest, LogTime, MachineFailure, MemberChange, OfferedState,
+    Position, ReplicaId, RestoreError, StateMachine, Tally,
 };
 use souk_market::{
-    AccountKey, Balances, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState,
-    Millis, Signature, SignedBatch, SigningKey, VerifiedBatch,
+    AccountKey, Balances, BatchFault, DeviceId, Event, Exchange, FIRST_RULES_VERSION, Genesis,
+    LeaseId, LeaseState, Millis, RULES_VERSION, Signature, SignedBatch, SigningKey, VerifiedBatch,
 };
 use souk_roles::market::market_protocol::{Answer, Request};
 use souk_roles::market::roster::{Roster, SignedMembershipOrder};
 pub use souk_roles::validator::exchange::BatchResult;
 use souk_roles::validator::exchange::{ExchangeMachine, LogCommand, Watch};
 use souk_roles::validator::questions::{self, AnsweringMachine};
+
+use super::random::Random;
 
 /// Wall clock time at the start of a simulation, in Unix milliseconds.
 pub const EPOCH_MS: u64 = 1_700_000_000_000;
@@ -112,6 +114,18 @@ fn is_signed(signed: &SignedBatch) -> bool {
     signed.signature == TRUSTED || signed.clone().verify().is_ok()
 }
 
+/// Machines that begin with an old release of the program, in a thousand.
+const OLD_PERMILLE: u64 = 400;
+
+/// Returns the latest version of the rules that a machine's first program carries out.
+pub fn draw_rules_version(id: ReplicaId, seed: u64) -> u16 {
+    let mut random = Random::new(seed, &format!("release {id}"));
+    match random.chance(OLD_PERMILLE) {
+        true => FIRST_RULES_VERSION,
+        false => RULES_VERSION,
+    }
+}
+
 /// Acts of the exchange since the last call of `take_events`.
 #[derive(Default)]
 pub struct EventRecorder(RefCell<Vec<Event>>);
@@ -165,6 +179,14 @@ impl SimExchange {
     pub fn signing_with(self, key: SigningKey) -> Self {
         Self {
             machine: self.machine.signing_with(key),
+            ..self
+        }
+    }
+
+    /// Returns this exchange as a build that supports versions of the rules up to this one.
+    pub fn with_rules_version_max(self, rules_version_max: u16) -> Self {
+        Self {
+            machine: self.machine.with_rules_version_max(rules_version_max),
             ..self
         }
     }
@@ -277,6 +299,10 @@ impl StateMachine for SimExchange {
 
     fn verify_command(command: &[u8]) -> Result<Rc<Decoding>, CommandFault> {
         Rc::new(Decoding::from_command(command)).into_verified()
+    }
+
+    fn unsupported_reason(&self, now: LogTime) -> Option<MachineFailure> {
+        self.machine.unsupported_reason(now)
     }
 
     fn apply_command(&mut self, at: Position, now: LogTime, command: &Rc<Decoding>) -> Vec<u8> {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use souk_consensus::check::{ForgedCommand, checks_of};
-use souk_consensus::replica::{AppliedEntry, ProposalLimits, RoundWork};
+use souk_consensus::replica::{AppliedEntry, ProposalLimits, RoundWork, StartError};
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::views::Views;
 use souk_consensus::wal::WalConfig;
@@ -21,12 +21,13 @@ use souk_roles::clock::{Micros, Now};
 use souk_roles::validator::action::{Action, ReplicaFailure, Report, Response, RoundResults};
 use souk_roles::validator::core::ValidatorCore;
 use souk_roles::validator::event::{Caller, Event};
+use souk_roles::validator::exchange::is_for_later_build;
 
 use super::disk::SimDisk;
 use super::fake_store::SimRows;
 use super::faults::Boundary;
 use super::forged_messages::ForgedState;
-use super::machine::{Decoding, DecodingCache, EPOCH_MS, SimExchange};
+use super::machine::{Decoding, DecodingCache, EPOCH_MS, SimExchange, draw_rules_version};
 use super::random::Random;
 use super::tree_checks::TileFolder;
 
@@ -136,6 +137,8 @@ pub struct Node {
     pub forged: bool,
     /// The invented state, while the machine offers one.
     pub lie: Option<ForgedState>,
+    /// The latest version of the rules that the installed program carries out.
+    pub rules_version_max: u16,
     drawn: NodeParameters,
     random: Random,
 }
@@ -148,6 +151,8 @@ pub enum StartFault {
     Disk,
     /// The replica refuses.
     Replica(String),
+    /// The disk has a state that needs a later program.
+    Outdated,
 }
 
 /// The end of a round.
@@ -163,6 +168,8 @@ pub enum Round {
     Refused(String),
     /// The replica stops because its state at this index differs from the group's.
     Diverged(LogIndex),
+    /// The replica stops because the market's rules need a later program.
+    Outdated,
 }
 
 /// The results of a round.
@@ -185,6 +192,13 @@ enum DiskStage {
     Durable,
     /// The acknowledgements have left.
     Acknowledged,
+}
+
+fn to_start_fault(error: StartError) -> StartFault {
+    match error {
+        StartError::Apply(error) if is_for_later_build(&error) => StartFault::Outdated,
+        other => StartFault::Replica(other.to_string()),
+    }
 }
 
 impl Node {
@@ -211,6 +225,7 @@ impl Node {
             forges: false,
             forged: false,
             lie: None,
+            rules_version_max: draw_rules_version(id, seed),
             random: Random::new(seed, &format!("node {id}")),
         }
     }
@@ -313,7 +328,7 @@ impl Node {
             verdicts.collect(),
             machine,
         )
-        .map_err(|error| StartFault::Replica(error.to_string()))?;
+        .map_err(to_start_fault)?;
         self.tiles.on_start(replica.history().size());
         if let Some(received) = store.take_stored_parts() {
             replica.resume_transfer(received);
@@ -451,6 +466,7 @@ impl Node {
                 None
             }
             Action::Stop(failure) => Some(match *failure {
+                ReplicaFailure::Apply(error) if is_for_later_build(&error) => Round::Outdated,
                 ReplicaFailure::Apply(error) => Round::Refused(error.to_string()),
                 ReplicaFailure::Diverged(divergence) => Round::Diverged(divergence.index),
             }),

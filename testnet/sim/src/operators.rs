@@ -3,7 +3,7 @@
 
 use souk_market::{
     Acceptance, AccountKey, ClassRules, Command, Credits, Founder, Genesis, MarketId, Millis, Name,
-    Price, Refusal, RequestId, Rule, Setting, SigningKey, Units,
+    Price, RULES_VERSION, Refusal, RequestId, Rule, Setting, SigningKey, Units, Upgrade,
 };
 use souk_roles::market::roster::{Body, MembershipOrder, SignedMembershipOrder};
 
@@ -60,6 +60,12 @@ pub fn sign_order(
 /// Notice of a change of the rules before it takes effect.
 const NOTICE: Millis = Millis(500);
 
+/// Notice of a new version of the rules: operators must agree at least [`NOTICE`] before.
+const UPGRADE_NOTICE: Millis = Millis(6_000);
+
+/// How often the operators announce the latest version of the rules.
+const UPGRADES_MAX: u32 = 2;
+
 /// The operators' accounts, with what they know of pending commands and requests.
 #[derive(Default)]
 pub struct Operators {
@@ -69,6 +75,8 @@ pub struct Operators {
     requests: Vec<RequestId>,
     changes: Vec<u64>,
     frozen: Vec<AccountKey>,
+    /// How often they have announced the latest version of the rules.
+    upgrades: u32,
 }
 
 impl Operators {
@@ -144,9 +152,20 @@ impl Operators {
             }
             _ => match self.changes.pop() {
                 Some(change) => Command::KeepRules { change },
+                None if self.upgrades < UPGRADES_MAX => self.announce_upgrade(now),
                 None => Command::Collect { to, amount },
             },
         }
+    }
+
+    /// Returns the announcement of the latest version of the rules. It comes again, because it may
+    /// be lost or approved too late; each time puts the version off, until it applies.
+    fn announce_upgrade(&mut self, now: Millis) -> Command {
+        self.upgrades += 1;
+        Command::Upgrade(Upgrade {
+            to: RULES_VERSION,
+            at: Millis(now.0 + UPGRADE_NOTICE.0),
+        })
     }
 
     /// Returns a decision about a request, or about one that does not exist.

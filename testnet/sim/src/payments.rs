@@ -68,6 +68,8 @@ pub struct Dealings {
     pub thawed: u64,
     /// Changes of the rules that took effect.
     pub rules_changed: u64,
+    /// New versions of the rules that took effect.
+    pub versions_raised: u64,
     /// Changes of the rules that were withdrawn before.
     pub rules_kept: u64,
     /// Orders evicted to make room for others.
@@ -338,6 +340,7 @@ impl Payments {
                 self.fee_basis_points = self.fees.remove(change).unwrap_or(self.fee_basis_points);
                 &mut dealings.rules_changed
             }
+            Event::Upgraded { .. } => &mut dealings.versions_raised,
             Event::Decided {
                 confirmed: true, ..
             } => &mut dealings.requests_confirmed,

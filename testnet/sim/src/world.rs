@@ -289,6 +289,7 @@ impl World {
         let founder = members.contains(&self.nodes[node].id);
         let key = operators::validator_key(self.nodes[node].id.get());
         let machine = self.new_machine().signing_with(key);
+        let machine = machine.with_rules_version_max(self.nodes[node].rules_version_max);
         let seed = self.config.seed;
         let founders = founder.then_some(&members[..]);
         match self.nodes[node].start_replica(self.now, seed, founders, machine, &self.decoded) {
@@ -316,6 +317,7 @@ impl World {
                 self.nodes[node].disk.crash();
                 return self.schedule_event(self.now + 500, Event::Start { node });
             }
+            StartFault::Outdated => return self.install_release(node),
             StartFault::Store(error) => error.to_string(),
             StartFault::Replica(error) => error,
         };
@@ -423,6 +425,7 @@ impl World {
                     self.nodes[node].crash();
                     return self.on_refusal(node, reason);
                 }
+                Round::Outdated => return self.install_release(node),
                 Round::Diverged(LogIndex(index)) => {
                     if self.nodes[node].is_wrong() {
                         self.counts.stopped_alone += 1;
