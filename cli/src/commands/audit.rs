@@ -41,6 +41,11 @@ pub async fn run(folder: &Path, output: Output, args: &AuditArgs) -> Outcome {
 fn replay_log(folder: &Path, output: Output) -> Outcome {
     let market = MarketFile::read_nearest(folder).map_err(from_config)?;
     let audit = node::audit_log(folder, &market).map_err(|error| match error {
+        later if later.is_for_later_build() => Failure::new(
+            Kind::State,
+            later,
+            "the folder is not at fault: audit it with that release",
+        ),
         ValidatorAuditError::ViewsOpen(_) | ValidatorAuditError::Folder(_) => Failure::new(
             Kind::State,
             error,

@@ -148,7 +148,7 @@ async fn show_market(folder: &Path, output: Output) -> Outcome {
         (Ok((found, members)), Output::Text) => {
             show::print_line("");
             show::governance::print_coming(found);
-            show::governance::print_versions(members);
+            show::governance::print_versions(found, members);
         }
         (Err(failure), Output::Text) => show::print_notice(&format!(
             "note: it was founded with these rules; no validator says what they are now: {}",

@@ -109,11 +109,13 @@ pub fn describe_command(command: &Command) -> String {
     }
 }
 
-/// Prints which versions of the rules the validators support.
-pub fn print_versions(members: &Members) {
+/// Prints which versions of the rules the validators support, and how to go over to a later one
+/// that all of them do.
+pub fn print_versions(found: &Governance, members: &Members) {
     let stays =
         |member: &&Member| !matches!(member.standing, Standing::Leaving | Standing::Removed);
-    let spoken = members.validators.iter().filter(stays);
+    let staying: Vec<&Member> = members.validators.iter().filter(stays).collect();
+    let spoken = staying.iter();
     let spoken: Vec<String> = spoken
         .map(|member| format!("{} up to {}", member.raft_id, member.speaks))
         .collect();
@@ -121,4 +123,12 @@ pub fn print_versions(members: &Members) {
         "validators carry out versions: {}",
         spoken.join(", ")
     ));
+    let common = staying.iter().map(|member| member.speaks).min();
+    if let Some(to) = common.filter(|to| *to > found.version && found.upgrade.is_none()) {
+        let upgrade = format!("operator upgrade --to {to} --notice 1h");
+        print_line(&format!(
+            "  the operators can set when version {to} applies: {}",
+            suggested_command::market_command(&upgrade)
+        ));
+    }
 }

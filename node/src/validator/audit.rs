@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use souk_consensus::audit::{Audit, AuditError};
+use souk_consensus::replica::StartError;
 use souk_consensus::{FolderDisk, LogIndex, StateMachine};
+use souk_roles::validator::exchange::is_for_later_build;
 
 use super::ViewsError;
 use super::views::compare_checkpoints;
@@ -43,6 +45,20 @@ pub enum ValidatorAuditError {
     },
 }
 
+impl ValidatorAuditError {
+    /// Returns whether a later release of souk can audit the folder, while this one cannot replay
+    /// all of its log.
+    #[must_use]
+    pub fn is_for_later_build(&self) -> bool {
+        match self {
+            ValidatorAuditError::Log(
+                AuditError::Apply(error) | AuditError::Start(StartError::Apply(error)),
+            ) => is_for_later_build(error),
+            _ => false,
+        }
+    }
+}
+
 /// Audits a stopped validator's folder, which has a checkpoint every `checkpoint_entries` entries.
 /// `machine` must return a machine at its beginning.
 ///
@@ -70,4 +86,35 @@ pub fn audit_folder<M: StateMachine>(
         replay,
         views,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_consensus::Digest;
+    use souk_consensus::replica::ApplyError;
+    use souk_roles::validator::exchange::UnsupportedVersion;
+
+    use super::*;
+
+    #[test]
+    fn a_log_of_later_rules_is_no_fault_of_the_folder() {
+        let (version, supported) = (2, 1);
+        let cause = souk_consensus::MachineFailure {
+            cause: Box::new(UnsupportedVersion { version, supported }),
+        };
+        let index = LogIndex(7);
+        let later = ApplyError::Unable { index, cause };
+        let later = ValidatorAuditError::Log(AuditError::Apply(later));
+        assert!(later.is_for_later_build());
+        let (wanted, found) = (Digest::default(), Digest([1; 32]));
+        let other = ApplyError::Differs {
+            index,
+            wanted,
+            found,
+        };
+        let other = StartError::Apply(other);
+        let other = ValidatorAuditError::Log(AuditError::Start(other));
+        assert!(!other.is_for_later_build());
+        assert!(!ValidatorAuditError::Views { index }.is_for_later_build());
+    }
 }
