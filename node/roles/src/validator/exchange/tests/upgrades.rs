@@ -186,7 +186,7 @@ fn old_and_new_replicas_agree_until_the_switch_and_a_new_one_takes_an_old_ones_p
     assert!(decided_by_return > 0, "what version 2 changes was played");
 }
 
-fn assert_one_market(mut court: Court, switch: LogTime, seed: u64) {
+fn assert_one_market(court: Court, switch: LogTime, seed: u64) {
     let genesis = &court.genesis;
     let mut old = Machine::new(genesis, Nobody).with_rules_version_max(1);
     let mut new = Machine::new(genesis, Nobody);
