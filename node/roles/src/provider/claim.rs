@@ -275,14 +275,15 @@ impl Claim {
         shared.record_facts(vec![signed], FollowingStep::Settled(self.lease));
     }
 
-    /// Continues once the record of both signatures is on the disk.
+    /// Continues once the record of both signatures is on the disk. A buyer that settles at once
+    /// can have closed the lease before; the provider keeps the receipt then too.
     pub(super) fn on_receipt_recorded(&mut self, shared: &mut SharedState) {
+        let receipt = self.receipt.as_ref().expect("it was recorded");
+        shared.push_effect(Action::Tell(Report::Settled(receipt.clone())));
         if self.stage != ClaimStage::Keeping {
             return;
         }
         self.stage = ClaimStage::Settling;
-        let receipt = self.receipt.as_ref().expect("it was recorded");
-        shared.push_effect(Action::Tell(Report::Settled(receipt.clone())));
         // A stopping provider does not wait for the buyer: to settle twice has no effect.
         match shared.stage >= Stage::Draining {
             true => shared.look_at(self.lease),

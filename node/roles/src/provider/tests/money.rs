@@ -6,7 +6,7 @@ use super::world::*;
 use crate::clock::Micros;
 use crate::lease::{BuyerMessage, Failure, OfferAnswer, Opening};
 use crate::provider::event::{Event, RunResult};
-use crate::provider::{Action, Answer, ClaimStage, Fact, StreamId};
+use crate::provider::{Action, Answer, ClaimStage, Fact, Report, StreamId};
 
 /// What a lease of 100 s brings that is held to its end: a tenth of its price.
 const HELD_TO_THE_END: u64 = 10_000_000;
@@ -385,6 +385,26 @@ fn a_provider_that_dies_after_both_signed_settles() {
     assert!(world.commands.iter().any(settles));
     world.live(3_000);
     assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(30_000));
+    world.assert_at_rest();
+}
+
+#[test]
+fn a_receipt_is_kept_although_the_buyer_settled_before_it_was_on_the_disk() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = told(&mut world, start(&lease, true));
+    world.sign(stream);
+    let buyer = world.buyer.clone();
+    let receipt = world.finished(stream).receipt.sign_as_buyer(&buyer);
+    let settled = world.carry(&buyer, Command::Settle(Box::new(receipt.clone())));
+    settled.expect("both have signed");
+    world.on(Event::Changed);
+    world.settle_but(|action| matches!(action, Action::Record(_)));
+    let kept = |report: &Report| matches!(report, Report::Settled(it) if **it == receipt);
+    assert!(!world.reports.iter().any(kept), "it is not on the disk yet");
+    world.settle();
+    assert_eq!(world.reports.iter().filter(|it| kept(it)).count(), 1);
+    assert!(world.paid(lease.id).is_some());
     world.assert_at_rest();
 }
 
