@@ -38,7 +38,7 @@ use own_engine::{OwnEngine, OwnFault};
 use pieces::PieceSink;
 use souk_folder::config::{EndpointChoice, ServedModelChoice};
 use transport::UrlFault;
-use upstream::{Upstream, UpstreamError};
+use upstream::{FieldFault, Upstream, UpstreamError};
 
 pub use figures::TokenFigures;
 pub use sse::AnswerPiece;
@@ -80,6 +80,9 @@ pub enum EndpointError {
         /// Why it cannot be used.
         why: String,
     },
+    /// A field of the owner cannot be sent.
+    #[error(transparent)]
+    Field(#[from] FieldFault),
     /// The engine does not answer.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
@@ -112,6 +115,7 @@ impl Endpoint {
         };
         let key = choice.key_file.as_ref().map(load).transpose()?;
         let upstream = Upstream::new(&choice.url, key, choice.ca_file.as_deref())?;
+        let upstream = upstream.with_fields(&choice.fields)?;
         let endpoint =
             Endpoint::with_engine(&choice.model, TextSource::Http(Box::new(upstream)), slots)?;
         Ok(Endpoint {
@@ -294,6 +298,8 @@ impl Endpoint {
                 status if is_refusal(status) => self.lock_capacity().on_refused(now),
                 _ => {}
             },
+            // It was not asked.
+            UpstreamError::Discontinuous => return,
             UpstreamError::Broken(_) | UpstreamError::Silent(_) | UpstreamError::Damaged(_) => {}
         }
         tracing::warn!(%error, "the engine did not answer a request");
@@ -305,7 +311,18 @@ impl Endpoint {
         self.card.model.to_string()
     }
 
-    /// Asks the engine for its models, to see that it answers and has the one on sale.
+    /// Returns whether the engine was seen to ignore that it should continue an answer that another
+    /// provider began. Then no request asks it to.
+    #[must_use]
+    pub fn ignores_continuation(&self) -> bool {
+        match &self.engine {
+            TextSource::Http(upstream) => upstream.ignores_continuation(),
+            TextSource::Own(_) => false,
+        }
+    }
+
+    /// Asks the engine for its models, to see that it answers and has the one on sale, and notes
+    /// whether it continues answers.
     ///
     /// # Errors
     /// When it does not answer, or lists other models only.
@@ -316,14 +333,15 @@ impl Endpoint {
         };
         let known = upstream.fetch_models().await?;
         let model = self.card.model.as_str();
-        match known.iter().any(|it| it == model) {
-            true => Ok(()),
-            false => Err(EndpointError::Unknown {
+        if !known.iter().any(|it| it == model) {
+            return Err(EndpointError::Unknown {
                 url: upstream.url().to_owned(),
                 model: model.to_owned(),
                 known,
-            }),
+            });
         }
+        upstream.probe_continuation(model).await;
+        Ok(())
     }
 
     /// Answers a request, and sends the text to the buyer while the engine generates it. If an
@@ -444,6 +462,7 @@ impl Endpoint {
                 Finish::Interrupted,
                 "the engine is not reachable".to_owned(),
             ),
+            UpstreamError::Discontinuous => (Finish::Refused, error.to_string()),
             UpstreamError::Damaged(_) => (
                 Finish::Interrupted,
                 "the engine's answer is damaged".to_owned(),

@@ -24,7 +24,7 @@ const MARKET_OPTIONS: [&str; 7] = [
 ];
 
 /// The options of `souk provider init` that have an effect with `--endpoint`.
-const ENDPOINT_OPTIONS: [&str; 18] = [
+const ENDPOINT_OPTIONS: [&str; 19] = [
     "yes",
     "dry_run",
     "name",
@@ -38,6 +38,7 @@ const ENDPOINT_OPTIONS: [&str; 18] = [
     "key_file",
     "ca_file",
     "resold",
+    "field",
     "slots",
     "region",
     "hours",

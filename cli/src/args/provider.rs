@@ -80,7 +80,7 @@ pub struct ProviderInitArgs {
     #[arg(long, value_name = "MODEL", requires = "out", group = "sells_tokens",
           conflicts_with_all = [
         "device", "price", "onnxruntime", "no_isolation", "strategy", "leases", "key_file",
-        "ca_file", "resold"])]
+        "ca_file", "resold", "field"])]
     pub serve: Option<PathBuf>,
     /// With --endpoint: the model, as the engine names it. With --serve: the name under which it is
     /// sold; by default the model's own.
@@ -112,6 +112,11 @@ pub struct ProviderInitArgs {
     /// With --endpoint: tell buyers that the engine is not yours but a service's.
     #[arg(long, requires = "endpoint")]
     pub resold: bool,
+    /// With --endpoint: send this field with each request to the engine too, such as
+    /// `repeat_penalty=1.0`, which switches off a penalty that llama-cpp-python applies by itself.
+    /// Can be given several times.
+    #[arg(long, value_name = "NAME=VALUE", requires = "endpoint", value_parser = engine_field)]
+    pub field: Vec<EngineField>,
     /// With --endpoint or --serve: how many buyers can be answered at once.
     #[arg(long, value_name = "N", requires = "sells_tokens", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]
@@ -232,6 +237,26 @@ pub struct LimitArgs {
     /// `souk device power` shows the domains. Can be given several times.
     #[arg(long = "power-limit", value_name = "DOMAIN=WATTS")]
     pub power_limits: Vec<String>,
+}
+
+/// A field that each request to an engine has.
+#[derive(Clone, Debug)]
+pub struct EngineField {
+    /// The field's name.
+    pub name: String,
+    /// Its value.
+    pub value: serde_json::Value,
+}
+
+/// Parses `NAME=VALUE`. A value that is not JSON is a text.
+fn engine_field(text: &str) -> Result<EngineField, String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("give a name and a value, such as repeat_penalty=1.0")?;
+    Ok(EngineField {
+        name: name.to_owned(),
+        value: serde_json::from_str(value).unwrap_or_else(|_| value.into()),
+    })
 }
 
 /// How a provider runs.

@@ -364,6 +364,11 @@ pub fn from_endpoint(error: EndpointError) -> Failure {
         EndpointError::Unknown { .. } => {
             Failure::new(Kind::Input, error, "give --model one of these names")
         }
+        EndpointError::Field(_) => Failure::new(
+            Kind::Input,
+            error,
+            "leave it out, or give --field another name and value, such as repeat_penalty=1.0",
+        ),
         EndpointError::Upstream(ref fault) => {
             let hint = hint_for_upstream(fault);
             Failure::new(Kind::Network, error, hint)

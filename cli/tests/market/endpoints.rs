@@ -142,6 +142,10 @@ fn serve<S: Read + Write>(
     if !first.starts_with("POST /v1/chat/completions HTTP/1.1") || !is_known {
         return answer(&mut stream, "400 Bad Request", "{}");
     }
+    if body["stream"] == json!(false) {
+        // souk tries at its start whether the engine continues answers; this one does not tell.
+        return answer(&mut stream, "200 OK", "{}");
+    }
     let continues = body["continue_final_message"] == json!(true) && manner != Manner::Anew;
     let begun = match continues {
         true => body["messages"]

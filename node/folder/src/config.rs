@@ -4,6 +4,7 @@
 //! A node's folder holds `market.json` (or its parent does, because the nodes of a testnet share
 //! one), the node's `key`, and `validator.json`, `provider.toml` or `provider.json`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -245,6 +246,9 @@ pub struct EndpointChoice {
     /// it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resold: bool,
+    /// Fields that each request to the engine has too, such as `repeat_penalty = 1.0`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fields: BTreeMap<String, serde_json::Value>,
 }
 
 /// A language model that souk's own decoder runs on this machine's processor.

@@ -1,6 +1,7 @@
 //! Tests an endpoint with scripted decoders and HTTP servers: its answers and figures, and how it
 //! handles refusals, failures and a stop by the buyer.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -169,6 +170,7 @@ async fn an_engine_that_refuses_everything_is_not_on_sale() {
         key_file: None,
         ca_file: None,
         resold: false,
+        fields: BTreeMap::new(),
     };
     tokio::spawn(serve_statuses(listener, "422 Unprocessable Entity"));
     let refusing = Endpoint::new(&choice, 2).unwrap();

@@ -2,6 +2,9 @@
 //! builds from a fixed list of fields, so a buyer can reach no other function of the engine. It
 //! follows no redirect, so the engine's key goes to that origin only.
 
+mod continuation;
+
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
 use std::path::Path;
@@ -37,6 +40,22 @@ const TRIES_MAX: u32 = 3;
 /// Every engine that has seeds takes those up to this one.
 const SMALL_SEED_MAX: i64 = i32::MAX as i64;
 
+/// The fields that souk fills in.
+const OWN_FIELDS: [&str; 12] = [
+    "model",
+    "messages",
+    "stream",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "seed",
+    "stop",
+    "continue_final_message",
+    "add_generation_prompt",
+];
+
 /// The most bytes of an answer that is no stream: a list of models, or an error.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
@@ -52,9 +71,13 @@ pub struct Upstream {
     path: String,
     key: Option<EngineKey>,
     patience: Patience,
+    /// Fields of the provider's owner, which each body has.
+    fields: Map<String, Value>,
     /// Whether the engine once refused a request with a small seed and then answered it without
     /// one.
     is_seedless: Arc<AtomicBool>,
+    /// Whether it was seen to ignore that it should continue an answer.
+    ignores_continuation: Arc<AtomicBool>,
 }
 
 /// How long an engine can be without text.
@@ -101,6 +124,23 @@ pub enum UpstreamError {
     /// Its answer is not valid.
     #[error("the engine's answer is damaged: {0}")]
     Damaged(String),
+    /// It would begin the answer anew, so it was not asked.
+    #[error("the engine does not continue an answer that another provider began")]
+    Discontinuous,
+}
+
+/// Why a field cannot be one of the owner's.
+#[derive(Debug, thiserror::Error)]
+pub enum FieldFault {
+    /// souk fills it in.
+    #[error("souk fills in the field \"{0}\" of each request itself")]
+    Own(String),
+    /// It has no name.
+    #[error("a field of a request needs a name")]
+    Nameless,
+    /// A file cannot hold its value.
+    #[error("the field \"{0}\" is null, which has no effect")]
+    Null(String),
 }
 
 /// An answer that the engine streams.
@@ -139,7 +179,25 @@ impl Upstream {
             path: parsed.path().trim_end_matches('/').to_owned(),
             key,
             patience: PATIENCE,
+            fields: Map::new(),
             is_seedless: Arc::default(),
+            ignores_continuation: Arc::default(),
+        })
+    }
+
+    /// Adds fields of the owner to each body.
+    ///
+    /// # Errors
+    /// When souk fills in one of them itself.
+    pub fn with_fields(self, fields: &BTreeMap<String, Value>) -> Result<Upstream, FieldFault> {
+        for (name, value) in fields {
+            check_owner_field(name, value)?;
+        }
+        let each = fields.iter();
+        let fields = each.map(|(name, value)| (name.clone(), value.clone()));
+        Ok(Upstream {
+            fields: fields.collect(),
+            ..self
         })
     }
 
@@ -176,13 +234,16 @@ impl Upstream {
         model: &str,
         request: &TextRequest,
     ) -> Result<Chat, UpstreamError> {
+        if request.continues && self.ignores_continuation() {
+            return Err(UpstreamError::Discontinuous);
+        }
         let began = Instant::now();
         let send = |seed| {
             let asked = TextRequest {
                 seed,
                 ..request.clone()
             };
-            let body = chat_body(model, &asked).to_string();
+            let body = self.to_body(model, &asked).to_string();
             self.send_request(Method::POST, "/chat/completions", Some(body), began)
         };
         let is_seedless = self.is_seedless.load(Ordering::Relaxed);
@@ -205,6 +266,15 @@ impl Upstream {
             patience: self.patience,
             key: self.key.clone(),
         })
+    }
+
+    /// Returns the body of a request, with the owner's fields.
+    fn to_body(&self, model: &str, request: &TextRequest) -> Value {
+        let mut body = chat_body(model, request);
+        for (name, value) in &self.fields {
+            body[name] = value.clone();
+        }
+        body
     }
 
     /// Sends one request, and returns an answer of success.
@@ -395,6 +465,20 @@ impl Chat {
                 self.pieces.extend(self.events.push(bytes));
             }
         }
+    }
+}
+
+/// Checks that a field can be one of the owner's.
+fn check_owner_field(name: &str, value: &Value) -> Result<(), FieldFault> {
+    if name.is_empty() {
+        return Err(FieldFault::Nameless);
+    }
+    if OWN_FIELDS.contains(&name) {
+        return Err(FieldFault::Own(name.to_owned()));
+    }
+    match value.is_null() {
+        true => Err(FieldFault::Null(name.to_owned())),
+        false => Ok(()),
     }
 }
 
@@ -682,6 +766,26 @@ mod tests {
         assert!(!other.names_field("seed"));
         let down = refused(StatusCode::INTERNAL_SERVER_ERROR, "seed");
         assert!(!down.names_field("seed"));
+    }
+
+    #[test]
+    fn each_body_has_the_fields_of_the_owner_and_none_replaces_one_of_souk() {
+        let engine = || Upstream::new("http://127.0.0.1:1/v1", None, None).unwrap();
+        let fields = |name: &str, value| BTreeMap::from([(name.to_owned(), value)]);
+        let request = TextRequest::default();
+        let plain = engine()
+            .with_fields(&fields("repeat_penalty", json!(1.0)))
+            .unwrap();
+        let mut expected = chat_body("m", &request);
+        expected["repeat_penalty"] = json!(1.0);
+        assert_eq!(plain.to_body("m", &request), expected);
+        for name in OWN_FIELDS.into_iter().chain([""]) {
+            assert!(
+                engine().with_fields(&fields(name, json!(1))).is_err(),
+                "{name}"
+            );
+        }
+        assert!(engine().with_fields(&fields("min_p", Value::Null)).is_err());
     }
 
     #[test]

@@ -1,13 +1,44 @@
 //! Formats the choice of a device as TOML, as `souk provider init` writes it into `provider.toml`.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use serde_json::Value;
 use souk_folder::config::DeviceChoice;
 
 /// Formats the limit of a device's memory.
 fn part_text(memory_mib: Option<NonZeroU32>) -> String {
     memory_mib.map_or_else(String::new, |mib| format!(", memory_mib = {mib}"))
+}
+
+/// Formats the owner's fields of an engine's requests.
+fn fields_text(fields: &BTreeMap<String, Value>) -> String {
+    if fields.is_empty() {
+        return String::new();
+    }
+    let each = fields.iter().map(|(name, value)| entry_text(name, value));
+    format!(", fields = {{ {} }}", each.collect::<Vec<_>>().join(", "))
+}
+
+fn entry_text(name: &str, value: &Value) -> String {
+    let name = serde_json::to_string(name).expect("text always encodes");
+    format!("{name} = {}", value_text(value))
+}
+
+/// Formats a value of JSON on one line of TOML.
+fn value_text(value: &Value) -> String {
+    match value {
+        Value::Array(values) => {
+            let each = values.iter().map(value_text);
+            format!("[{}]", each.collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(entries) => {
+            let each = entries.iter().map(|(name, value)| entry_text(name, value));
+            format!("{{ {} }}", each.collect::<Vec<_>>().join(", "))
+        }
+        scalar => scalar.to_string(),
+    }
 }
 
 /// Formats a device.
@@ -51,7 +82,10 @@ pub(super) fn device_text(device: &DeviceChoice) -> String {
             } else {
                 ""
             };
-            format!("endpoint = {{ url = {url}, model = {model}{key}{authorities}{resold} }}")
+            let fields = fields_text(&endpoint.fields);
+            format!(
+                "endpoint = {{ url = {url}, model = {model}{key}{authorities}{resold}{fields} }}"
+            )
         }
         DeviceChoice::Serve(served) => {
             let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");

@@ -95,7 +95,12 @@ const USUAL_RISE_MAX: u64 = 10;
 /// The comment in `provider.toml` above the engine.
 const ABOUT: &str = "\
 # The engine, and the name by which it knows the model. An http URL must be of this machine. The key
-# goes to that host alone. resold tells buyers that you do not run the engine yourself.";
+# goes to that host alone. resold tells buyers that you do not run the engine yourself. fields are
+# sent with each request too, such as fields = { repeat_penalty = 1.0 }.";
+
+/// What the plan says of an engine that would begin an answer anew.
+const DISCONTINUOUS: &str = "the engine ignores `continue_final_message`, so buyers go on \
+    elsewhere with an answer that another provider began";
 
 /// A model to sell by the token.
 pub(super) struct SoldModel<'a> {
@@ -118,22 +123,30 @@ pub async fn create_provider(
     url: &str,
 ) -> Outcome {
     check_is_new(folder)?;
+    let fields = new.field.iter();
+    let fields = fields.map(|field| (field.name.clone(), field.value.clone()));
     let choice = EndpointChoice {
         url: url.to_owned(),
         model: new.model.clone().unwrap_or_default(),
         key_file: new.key_file.as_deref().map(absolute_path),
         ca_file: new.ca_file.as_deref().map(absolute_path),
         resold: new.resold,
+        fields: fields.collect(),
     };
     let endpoint = Endpoint::new(&choice, new.slots).map_err(from_endpoint)?;
     endpoint.check_engine().await.map_err(from_endpoint)?;
+    let continues = !endpoint.ignores_continuation();
+    let plan = match continues {
+        true => Vec::new(),
+        false => vec![DISCONTINUOUS.to_owned()],
+    };
     let sold = SoldModel {
         device: DeviceChoice::Endpoint(choice),
         model: endpoint.card().model.as_str(),
         about: ABOUT,
         floor: 0,
-        plan: Vec::new(),
-        facts: json!({ "resold": new.resold }),
+        plan,
+        facts: json!({ "resold": new.resold, "continues": continues }),
     };
     write_provider(folder, output, new, sold)
 }
