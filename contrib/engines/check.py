@@ -416,12 +416,12 @@ class Check:
         """Where only an engine is left that ignores the request to continue, the answer ends with
         an error, and not with another answer behind it."""
         net = self.market
-        refused = net.token_figures("llama")["refused"]
         net.kill("spare")
         came, text, fault = self.break_stream("own", "own")
         assert fault is not None, f"{came!r} became {text!r}"
         assert self.expected[KNOWN[0]].startswith(text), f"{came!r} became {text!r}"
-        until("llama refuses", lambda: net.token_figures("llama")["refused"] > refused)
+        # The router asks it once only, here or when an answer was broken before.
+        until("llama has refused", lambda: net.token_figures("llama")["refused"])
         for name in ("own", "spare"):
             net.start_provider(name)
         return f"{text!r}, then {fault.message}"

@@ -108,3 +108,36 @@ pub(super) fn device_text(device: &DeviceChoice) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use souk_folder::config::EndpointChoice;
+
+    use super::*;
+
+    #[derive(serde::Deserialize)]
+    struct File {
+        device: DeviceChoice,
+    }
+
+    #[test]
+    fn an_engine_with_fields_is_read_as_it_was_written() {
+        let kwargs = json!({ "enable_thinking": false, "a \"b\"": [1, "x = 1", {}] });
+        let fields = [
+            ("repeat_penalty".to_owned(), json!(1.0)),
+            ("chat_template_kwargs".to_owned(), kwargs),
+        ];
+        let choice = DeviceChoice::Endpoint(EndpointChoice {
+            url: "http://127.0.0.1:8000/v1".to_owned(),
+            model: "m".to_owned(),
+            key_file: None,
+            ca_file: None,
+            resold: true,
+            fields: BTreeMap::from(fields),
+        });
+        let text = format!("[device]\n{}\n", device_text(&choice));
+        let file: File = toml::from_str(&text).expect("it is TOML");
+        assert_eq!(file.device, choice);
+    }
+}
