@@ -229,6 +229,10 @@ impl Endpoint {
     /// Records what a failure shows about the state of the engine, and logs for the owner how to
     /// solve it.
     fn note_failure(&self, error: &EngineFault) {
+        if let EngineFault::Upstream(UpstreamError::Discontinuous) = error {
+            // The engine was not asked.
+            return;
+        }
         let was_offered = self.slots_now() > 0;
         self.note_cause(error);
         *self.lock_trouble() = Some(error.to_string());

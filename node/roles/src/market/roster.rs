@@ -15,7 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ed25519_dalek::{Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
-use souk_market::{APPROVAL_LIFE, AccountKey, Genesis, MarketId, Millis, Signature, SigningKey};
+use souk_market::{
+    APPROVAL_LIFE, AccountKey, Genesis, MarketId, Millis, RECOUNTING_RULES_VERSION, Signature,
+    SigningKey,
+};
 
 /// The prefix of a signed order in the log. No batch of commands begins so, because a batch begins
 /// with the hash that is the market's id.
@@ -286,10 +289,16 @@ impl Roster {
         entries.map(|(raft_id, _)| *raft_id)
     }
 
-    /// Returns the accounts that judge disputes: the validators that have begun and do not leave.
-    pub fn list_jury(&self) -> Vec<AccountKey> {
-        let entries = self.entries.values();
-        let judges = entries.filter(|entry| entry.begun && !entry.leaving);
+    /// Returns the accounts that judge disputes: the validators that have begun and do not leave. At
+    /// version 1 of the rules a founder counts only once it has begun. So whoever began first in a
+    /// market that is new, or founded again, was the whole jury; from version 2 on all founders
+    /// count.
+    pub fn list_jury(&self, rules_version: u16) -> Vec<AccountKey> {
+        let counts_founders = rules_version >= RECOUNTING_RULES_VERSION;
+        let counts = |entry: &&RosterEntry| {
+            !entry.leaving && (entry.begun || counts_founders && entry.admission.is_empty())
+        };
+        let judges = self.entries.values().filter(counts);
         judges.map(|entry| entry.account).collect()
     }
 

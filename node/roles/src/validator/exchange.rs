@@ -195,7 +195,8 @@ impl<W: Watch> ExchangeMachine<W> {
 impl<W: Watch> ExchangeMachine<W> {
     /// Returns the result of a verdict that the state refuses without any change.
     pub fn foresee_verdict_refusal(&self, signed: &SignedVerdict) -> Option<BatchResult> {
-        let (body, jury) = (&signed.body, self.roster.list_jury());
+        // The largest jury, because the version that applies to the entry is not known yet.
+        let (body, jury) = (&signed.body, self.roster.list_jury(RULES_VERSION));
         let checked = self.exchange.check_verdict(body.dispute, body.juror, &jury);
         checked
             .err()
@@ -212,9 +213,10 @@ impl<W: Watch> ExchangeMachine<W> {
     ) -> BatchResult {
         self.events.clear();
         self.has_settled = false;
-        let before = self.roster.list_jury();
+        let version = self.exchange.version_at(Millis(now.0));
+        let before = self.roster.list_jury(version);
         let ordered = self.roster.apply_order(Millis(now.0), order);
-        let jury = self.roster.list_jury();
+        let jury = self.roster.list_jury(version);
         if self.exchange.is_recount_due(Millis(now.0), &before, &jury) {
             let events = self.exchange.recount_verdicts(Millis(now.0), &jury);
             self.watch.on_events(at, self.exchange.now(), &events);
@@ -223,8 +225,7 @@ impl<W: Watch> ExchangeMachine<W> {
         BatchResult::Ordered(ordered)
     }
 
-    /// Counts a validator's verdict. Those who judge are the validators of the roster that have
-    /// begun and are not leaving.
+    /// Counts a validator's verdict.
     fn apply_verdict(&mut self, at: Position, now: LogTime, signed: &SignedVerdict) -> BatchResult {
         let body = &signed.body;
         self.has_settled = false;
@@ -233,7 +234,8 @@ impl<W: Watch> ExchangeMachine<W> {
             let (market, batch) = (self.exchange.market(), body.market);
             return BatchResult::Judged(Err(Refusal::MarketOther { market, batch }));
         }
-        let jury = self.roster.list_jury();
+        let version = self.exchange.version_at(Millis(now.0));
+        let jury = self.roster.list_jury(version);
         let (counted, events) = self.exchange.count_verdict(
             Millis(now.0),
             body.dispute,

@@ -175,6 +175,11 @@ impl Court {
     }
 
     fn found() -> Court {
+        Court::found_and_begin(4)
+    }
+
+    /// A market of four validators, of which the first ones have begun.
+    fn found_and_begin(begun: u8) -> Court {
         let mut genesis = Genesis::new("m".try_into().unwrap(), account(OPERATOR));
         let rich = |number| (account(number), Name::default(), Credits(100_000_000));
         genesis.accounts = [OPERATOR, PROVIDER, BUYER].map(rich).to_vec();
@@ -194,7 +199,7 @@ impl Court {
             now: LogTime(1_000),
             log: Vec::new(),
         };
-        for number in 0..4 {
+        for number in 0..begun {
             court.begin(number, u64::from(number) + 1);
         }
         court

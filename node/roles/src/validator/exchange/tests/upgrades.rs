@@ -251,3 +251,26 @@ fn a_market_founded_again_ends_its_disputes_from_version_2_on() {
         assert_eq!(court.is_convicted(), version == 1);
     }
 }
+
+#[test]
+fn the_first_founder_that_begins_is_not_the_whole_jury_from_version_2_on() {
+    for version in [1, 2] {
+        let mut court = Court::found_and_begin(1);
+        if version > 1 {
+            court.announce(Millis(court.now.0 + 1));
+            court.now.0 += 1;
+        }
+        court.open_dispute();
+        court.judge(0);
+        assert_eq!(court.is_convicted(), version == 1);
+        if version > 1 {
+            court.begin(1, 2);
+            court.judge(1);
+            assert!(!court.is_convicted(), "two of four");
+            court.begin(2, 3);
+            court.judge(2);
+            assert!(court.is_convicted(), "three of four");
+        }
+        court.machine.exchange().audit();
+    }
+}
