@@ -40,8 +40,6 @@ PLAIN = ["--field", "repeat_penalty=1.0"]
 # How long anything may take, in seconds.
 PATIENCE = 120
 TOKENS = 60
-# How often a provider is killed.
-KILLS = 3
 KNOWN = ["What is an endpoint?", "What is a lease?", "What is a receipt?", "What is a quote?"]
 FOREIGN = ["租约是什么？", "リースとは何ですか", "Was heißt „Gebühr“? 🙂", "임대란 무엇입니까?"]
 # Questions whose answers the model did not learn by heart.
@@ -117,6 +115,8 @@ class Market:
     def __init__(self, souk, folder):
         self.souk, self.folder, self.net = str(souk), folder, folder / "net"
         self.processes, self.ports, self.accounts = {}, {}, {}
+        # The names of what was killed, as often as it was.
+        self.killed = []
 
     def run(self, *words, home=None, fails=False):
         """Return what a command prints as JSON."""
@@ -135,6 +135,7 @@ class Market:
         """End a process as a power cut would."""
         self.processes[name].kill()
         self.processes[name].wait()
+        self.killed.append(name)
 
     def start_engine(self, name, file):
         port = self.ports.setdefault(name, free_port())
@@ -481,8 +482,8 @@ class Check:
         without = [it for it in closed if it["lease"] not in {at["lease"] for at in files.values()}]
         # A killed provider has no receipt of its open tab, and an unused tab needs none.
         killed = [it["provider"] for it in without if it["paid"]]
-        assert all(account in (net.accounts["llama"], net.accounts["own"]) for account in killed)
-        assert len(killed) <= KILLS, killed
+        for name, account in net.accounts.items():
+            assert killed.count(account) <= net.killed.count(name), (name, without)
         return (f"{len(closed)} leases, {len(files)} receipts valid offline, {len(killed)} of "
                 f"killed providers and {len(without) - len(killed)} unused without one; "
                 f"{spent / 1e6} credits spent, {sum(earned.values()) / 1e6} earned")
