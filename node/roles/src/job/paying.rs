@@ -16,6 +16,9 @@ use crate::clock::Micros;
 const ANSWERED_SHARE: u64 = 3;
 const ANSWERED_WITHIN: Millis = Millis(10_000);
 
+/// How long a note waits for its answer in every market.
+const NOTE_DEADLINE: Millis = Millis(60_000);
+
 impl JobCore {
     /// Reports to the log that the work of a leg has begun: from now on its provider can note
     /// usage.
@@ -123,9 +126,9 @@ impl LegState {
     }
 }
 
-/// Returns how long the answer to a note can wait.
+/// Returns how long the answer to a note can wait, also by a clock that runs late.
 pub(super) fn answer_within(accepted_at: Millis, now: Millis) -> Micros {
-    let left = accepted_at.saturating_since(now);
+    let left = accepted_at.saturating_since(now).min(NOTE_DEADLINE);
     let kept = Millis((left.0 / ANSWERED_SHARE).min(ANSWERED_WITHIN.0));
     time_until(Millis(left.0 - kept.0), Millis(0))
 }

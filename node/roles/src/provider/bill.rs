@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use souk_market::{
     ContentId as MarketContentId, Credits, DeviceMicros, Dtype, Lease, Millis, ReceiptBody,
-    TokenUsage,
+    TokenTerms, TokenUsage,
 };
 use souk_memory::ContentId;
 
@@ -26,6 +26,8 @@ pub(super) struct Bill {
     runs: u32,
     /// The tokens of all runs.
     tokens: TokenCount,
+    /// Those of the answers that the buyer surely has.
+    known_tokens: TokenCount,
     /// The device time of all runs.
     busy: Micros,
     /// The time in which the device waited for a further request that did not come.
@@ -95,6 +97,25 @@ impl Bill {
         made.extend(ran.outputs.iter().cloned());
     }
 
+    /// Notes that the buyer has all answers so far: it sent its next request, or wants no more.
+    pub(super) fn confirm_answers(&mut self) {
+        self.known_tokens = self.tokens;
+    }
+
+    /// Returns the device time of the answers that the buyer of tokens surely has.
+    pub(super) fn known_time(&self, lease: &Lease) -> DeviceMicros {
+        let terms = lease.tokens.unwrap_or(TokenTerms::USUAL);
+        self.known_tokens.device_time(terms)
+    }
+
+    /// Returns the part of the usage that a buyer of tokens cannot dispute: of the answers that it
+    /// surely has. None if it has no answer.
+    pub(super) fn known_usage(&self, lease: &Lease) -> Option<DeviceMicros> {
+        let metered = self.count_tokens(lease, self.known_tokens)?;
+        let has_some = self.known_tokens.total() > 0;
+        has_some.then(|| metered.usage().min(time_of(lease)))
+    }
+
     /// Adds time in which the device waited for a request.
     pub(super) fn add_idle_time(&mut self, idle: Micros) {
         self.idle = self.idle.plus(idle);
@@ -143,7 +164,7 @@ impl Bill {
         assert!(self.has_run(), "nothing is billed for nothing");
         // A lease has only this much time, and clocks differ.
         let most = time_of(lease);
-        let metered = self.count_tokens(lease);
+        let metered = self.count_tokens(lease, self.tokens);
         let usage = self.usage(lease);
         let idle = DeviceMicros(self.idle.0);
         let beyond = |metered: &TokenUsage| metered.idle_beyond_floor(idle, lease.idle);
@@ -188,23 +209,23 @@ impl Bill {
 
     /// Returns the device time that the buyer owes for the work so far.
     pub(super) fn usage(&self, lease: &Lease) -> DeviceMicros {
-        match self.count_tokens(lease) {
+        match self.count_tokens(lease, self.tokens) {
             // Tokens can cost more time than there was.
             Some(metered) => metered.usage().min(time_of(lease)),
             None => DeviceMicros(self.busy.0).max(USAGE_MIN),
         }
     }
 
-    /// Returns the tokens that the receipt of a lease of those states, and for how long the buyer
+    /// Returns so many tokens as the receipt of a lease of those states them, and for how long the buyer
     /// held the lease without a request. That is by this side's own clock: the log's time differs
     /// on each side.
-    fn count_tokens(&self, lease: &Lease) -> Option<TokenUsage> {
+    fn count_tokens(&self, lease: &Lease, tokens: TokenCount) -> Option<TokenUsage> {
         let terms = lease.tokens?;
         Some(TokenUsage {
             terms,
-            input: self.tokens.input,
-            cached: self.tokens.cached,
-            output: self.tokens.output,
+            input: tokens.input,
+            cached: tokens.cached,
+            output: tokens.output,
             held: DeviceMicros(self.idle.0).min(time_of(lease)),
         })
     }

@@ -71,6 +71,8 @@ pub(super) struct Claim {
     /// When the lease ends.
     ends_at: Millis,
     usage: Option<DeviceMicros>,
+    /// The part of a tab's usage that its buyer cannot dispute, since it has those answers.
+    pub(super) known_usage: Option<DeviceMicros>,
     /// The part of the usage to note first; the rest follows once that is accepted.
     noted_part: Option<DeviceMicros>,
     /// Whether the provider can still claim the time during which the device was held.
@@ -102,6 +104,7 @@ impl Claim {
             stream,
             ends_at,
             usage: Some(usage),
+            known_usage: None,
             noted_part: None,
             is_claimable: true,
             work: Some(Box::new(work)),
@@ -126,6 +129,7 @@ impl Claim {
             stream: None,
             ends_at,
             usage: None,
+            known_usage: None,
             noted_part: None,
             is_claimable: true,
             work: None,
@@ -150,6 +154,7 @@ impl Claim {
             stream: None,
             ends_at: Millis(0),
             usage: None,
+            known_usage: None,
             noted_part: None,
             is_claimable: true,
             work: None,
@@ -157,17 +162,19 @@ impl Claim {
         };
         match past.state {
             PastState::Began => {}
-            PastState::Answered { usage } => {
-                claim.usage = Some(usage);
+            PastState::Answered { usage, known } => {
+                (claim.usage, claim.known_usage) = (Some(usage), known);
                 // Its buyer did not hold the device while no process ran.
                 claim.is_claimable = false;
             }
-            PastState::Ran { usage, work } => {
-                (claim.usage, claim.work) = (Some(usage), work);
+            PastState::Ran { usage, known, work } => {
+                (claim.usage, claim.known_usage) = (Some(usage), known);
+                claim.work = work;
             }
             PastState::Signed { receipt } => claim.receipt = Some(receipt),
             PastState::Closed => return None,
         }
+        claim.note_known_first();
         if let Some(work) = &claim.work {
             let body = Box::new(work.body.clone());
             shared.request_effect(Wait::Sign(lease), Action::Sign(body));
@@ -337,10 +344,17 @@ impl Claim {
     /// Notes the usage if the buyer does not sign: the note counts unless the buyer disputes it.
     fn note_usage(&mut self, shared: &mut SharedState, reason: Option<String>) {
         self.stage = ClaimStage::Noting;
+        self.note_known_first();
         shared.timers.stop_timer(Timer::Signature(self.lease));
         let lease = self.lease;
         shared.push_effect(Action::Tell(Report::Unsigned { lease, reason }));
         self.send_command(shared);
+    }
+
+    /// Has the answers noted first that the buyer of a tab surely has. It disputes a note with an
+    /// answer that was lost on the way, and would then pay for none of the others.
+    fn note_known_first(&mut self) {
+        self.noted_part = self.known_usage.filter(|known| Some(*known) < self.usage);
     }
 
     /// Gives up the lease, without any debt.
@@ -409,6 +423,11 @@ impl Claim {
                     && self.next_note() > Some(possible) =>
             {
                 self.noted_part = Some(possible);
+                return self.send_command(shared);
+            }
+            // That much is accepted: the rest follows.
+            Err(NotDone::Refused(Refusal::UsageStale { .. })) if self.noted_part.is_some() => {
+                self.noted_part = None;
                 return self.send_command(shared);
             }
             // The buyer must answer an earlier note first.

@@ -233,6 +233,7 @@ impl LeaseCore {
             BuyerMessage::Next(request) => self.on_request(shared, &request),
             BuyerMessage::NoMore => {
                 self.no_more = true;
+                self.confirm_answers();
                 self.pump_runs(shared)
             }
             BuyerMessage::Limit { parts: 0 } => self.on_unwanted(shared),
@@ -295,11 +296,20 @@ impl LeaseCore {
             self.stall_work(shared, Failure::Input(why));
             return self.pump_runs(shared);
         }
+        self.confirm_answers();
         self.requests.open_request(request);
         if self.stage > WorkStage::Recording {
             self.bring_inputs(shared, request.number);
         }
         self.pump_runs(shared)
+    }
+
+    /// Notes that the buyer has all answers of a tab so far, if none is under way: it sends one
+    /// request after the other.
+    fn confirm_answers(&mut self) {
+        if self.requests.open.is_empty() && self.runs.is_empty() {
+            self.bill.confirm_answers();
+        }
     }
 
     /// Returns whether a request brings all inputs that it must; the first of a sequence must also

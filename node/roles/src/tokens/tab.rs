@@ -23,8 +23,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use souk_market::{
-    AccountKey, Command, Credits, DeviceMicros, JobId, LeaseId, Listing, MarketId, Millis, Note,
-    Receipt, TokenTerms, Units,
+    AccountKey, Command, Credits, DeviceMicros, JobId, Lease, LeaseId, Listing, MarketId, Millis,
+    Note, Receipt, TokenTerms, Units,
 };
 use souk_memory::ContentId;
 
@@ -59,6 +59,10 @@ const FIRST_MESSAGE_MAX: Micros = Micros::from_seconds(20);
 
 /// When the core reports to the log that the work has begun, so that the provider may note usage.
 const START_AFTER: Micros = Micros::from_seconds(2);
+
+/// The device time of answers from which on it reports that at once: until then a provider can note
+/// only two seconds, and answers no more than that.
+const START_USAGE: DeviceMicros = DeviceMicros(1_000_000);
 
 /// How long the provider can take for its receipt.
 const RECEIPT_MAX: Micros = Micros::from_seconds(20);
@@ -165,6 +169,8 @@ pub struct TabCore {
     receipt: Option<Box<Receipt>>,
     failure: Option<TabFailure>,
     cost: Option<Credits>,
+    /// The last state of the lease that came while a receipt was signed and settled.
+    seen_at_end: Option<Box<Lease>>,
     /// Until when an uncertain purchase can still be carried out.
     uncertain_until: Micros,
     timers: Timers<TabTimer>,
@@ -200,6 +206,7 @@ impl TabCore {
             receipt: None,
             failure: None,
             cost: None,
+            seen_at_end: None,
             uncertain_until: Micros(0),
             timers: Timers::default(),
             waits: PendingEffects::default(),
@@ -501,6 +508,9 @@ impl TabCore {
         self.timers.stop_timer(TabTimer::Text);
         self.idle_since = Some(self.now.tick);
         self.push_effect(TabAction::Deliver);
+        if self.counted.device_time(self.token_terms()) >= START_USAGE {
+            self.report_start();
+        }
         match self.receipt.take() {
             // The receipt came while the last answer was counted.
             Some(receipt) => self.on_finished(*receipt),
@@ -509,6 +519,19 @@ impl TabCore {
                 self.close_if_done();
             }
         }
+    }
+
+    /// Reports to the log that the work has begun, unless that is done.
+    fn report_start(&mut self) {
+        if self.timers.is_set(TabTimer::Start) {
+            self.timers.stop_timer(TabTimer::Start);
+            self.start_work();
+        }
+    }
+
+    fn start_work(&mut self) {
+        let lease = self.lease_id();
+        self.submit_command(Command::StartWork { lease }, TabWait::Command);
     }
 
     /// The provider begins no more requests, and sends its receipt for the answers so far.
@@ -546,10 +569,7 @@ impl TabCore {
                 };
                 self.end_early(TabFailure::Silent(patience));
             }
-            TabTimer::Start if self.is_talking() => {
-                let lease = self.lease_id();
-                self.submit_command(Command::StartWork { lease }, TabWait::Command);
-            }
+            TabTimer::Start if self.is_talking() => self.start_work(),
             TabTimer::Idle | TabTimer::Nears => self.close(),
             TabTimer::Text if self.open.is_some() && self.is_talking() => {
                 let patience = match self.streamed.output {

@@ -173,7 +173,10 @@ impl ProviderCore {
                 self.shared.push_effect(Action::Tell(report));
                 let outputs = lease.bill.outputs();
                 let work = LeaseResult { body, outputs };
-                Claim::of_work(&mut self.shared, work, lease.ends_at, lease.stream)
+                let known = lease.bill.known_usage(&lease.lease);
+                let mut claim = Claim::of_work(&mut self.shared, work, lease.ends_at, lease.stream);
+                claim.known_usage = known;
+                claim
             }
             Err(failure) => {
                 self.counts.failed += 1;

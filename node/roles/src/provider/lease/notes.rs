@@ -28,11 +28,12 @@ impl LeaseCore {
             let left = Micros(NOTE_PERIOD.0 - since.0);
             return shared.wake_in(Timer::Note(self.id()), left);
         }
-        let mut usage = self.device_time_used(shared.now.tick);
-        if self.start.is_tab() {
-            // Tokens of a fast engine cost more time than there was.
-            usage = usage.min(DeviceMicros(since.0));
-        }
+        let usage = match self.start.is_tab() {
+            // A buyer disputes an answer that it does not have yet. Tokens of a fast engine cost
+            // more time than there was.
+            true => self.bill.known_time(&self.lease).min(DeviceMicros(since.0)),
+            false => self.device_time_used(shared.now.tick),
+        };
         if usage > self.lease.accepted && self.lease.note.is_none() {
             self.note_usage(shared, usage);
         }

@@ -4,6 +4,10 @@
 use super::*;
 use crate::lease::Part;
 
+/// The device time of one unit that the market lets a provider note before the buyer states that
+/// the work has begun.
+const UNSTARTED_MAX: Micros = Micros::from_seconds(2);
+
 impl LeaseCore {
     /// Handles the answer to an effect for the lease.
     pub(in crate::provider) fn on_answer(
@@ -168,6 +172,9 @@ impl LeaseCore {
             self.prepare_part(shared);
             return true;
         }
+        if self.waits_for_start() {
+            return false;
+        }
         let parts = &self.start.parts;
         let is_session = self.start.sequences > 0;
         let (mut chosen, mut before) = (None, BTreeSet::new());
@@ -204,6 +211,13 @@ impl LeaseCore {
         }
         self.run(shared, number, part);
         true
+    }
+
+    /// Returns whether a tab's answers come to what a buyer owes that has not told the log that the
+    /// work began: the next one waits until it does.
+    fn waits_for_start(&self) -> bool {
+        let most = UNSTARTED_MAX.0 * u64::from(self.lease.quantity.0);
+        self.start.is_tab() && !self.lease.work_started && self.bill.busy().0 >= most
     }
 
     pub(super) fn run(&mut self, shared: &mut SharedState, number: u32, index: u32) {

@@ -25,6 +25,9 @@ use crate::tokens::counting::TokenCount;
 
 pub const PRICE: Price = Price(1_000_000);
 
+/// The keys of further accounts that can buy.
+pub const MORE_BUYERS: [u8; 3] = [12, 13, 14];
+
 /// A provider and all around it.
 pub struct World {
     pub core: ProviderCore,
@@ -42,8 +45,11 @@ pub struct World {
     pub is_disk_full: bool,
     /// The messages that the core sent, by stream.
     pub said: BTreeMap<StreamId, Vec<ProviderMessage>>,
-    /// How often it was said that the provider lives.
+    /// How often it was said that the provider lives, in all and by stream.
     pub alive: u32,
+    pub alive_on: BTreeMap<StreamId, u32>,
+    /// How many leases of the device the provider sells at most.
+    pub units: Units,
     /// What was answered to offers.
     pub replies: Vec<OfferAnswer>,
     pub hung: BTreeSet<StreamId>,
@@ -114,9 +120,14 @@ impl World {
 
     /// A provider of a model, whose ask is in the book.
     pub fn selling_model(card: &TextCard, terms: TokenTerms) -> World {
-        let mut world = World::empty_with(card.to_resources(terms));
+        let mut world = World::empty_of_model(card, terms);
         world.settle();
         world
+    }
+
+    /// A provider of a model that has not begun to sell.
+    pub fn empty_of_model(card: &TextCard, terms: TokenTerms) -> World {
+        World::empty_with(card.to_resources(terms))
     }
 
     pub fn empty() -> World {
@@ -131,6 +142,8 @@ impl World {
             (account(&provider), "provider".try_into().unwrap(), rich),
             (account(&buyer), "buyer".try_into().unwrap(), rich),
         ];
+        let more = MORE_BUYERS.map(|seed| (account(&key(seed)), Default::default(), rich));
+        genesis.accounts.extend(more);
         let exchange = Exchange::new(genesis);
         let now = Now {
             tick: Micros(7),
@@ -152,6 +165,8 @@ impl World {
             is_disk_full: false,
             said: BTreeMap::new(),
             alive: 0,
+            alive_on: BTreeMap::new(),
+            units: Units(u32::MAX),
             replies: Vec::new(),
             hung: BTreeSet::new(),
             reports: Vec::new(),
@@ -169,12 +184,25 @@ impl World {
         world
     }
 
-    /// Restarts the provider's process after a crash; facts that were not yet on the disk are lost.
-    pub fn restart(&mut self) {
+    /// The process dies; of what was being put down nothing came to the disk. Nothing must happen
+    /// to it until it starts again.
+    pub fn kill(&mut self) {
         self.pending.clear();
         self.pins.clear();
         self.places.clear();
         self.hung.extend(self.said.keys().copied());
+    }
+
+    /// The disk is lost.
+    pub fn lose_disk(&mut self) {
+        self.journal.clear();
+        self.began.clear();
+        self.ran.clear();
+    }
+
+    /// The process dies and starts again.
+    pub fn restart(&mut self) {
+        self.kill();
         self.is_over = false;
         let past = Past::from_facts(self.journal.clone());
         let of = config(&self.exchange, &self.provider, self.resources.clone());
@@ -207,6 +235,13 @@ impl World {
             self.on(Event::TimerFired);
         }
         (self.now.tick, self.now.log) = (until, Millis(log));
+        self.exchange.tick(self.now.log);
+    }
+
+    /// Time goes on while the provider's process is dead.
+    pub fn pass_without_provider(&mut self, millis: u64) {
+        self.now.tick = self.now.tick.plus(Micros::from_millis(millis));
+        self.now.log = Millis(self.now.log.0 + millis);
         self.exchange.tick(self.now.log);
     }
 
@@ -332,7 +367,10 @@ impl World {
                 assert!(!self.hung.contains(stream) || self.is_peer_gone(*stream));
                 let said = self.said.entry(*stream).or_default();
                 match message {
-                    ProviderMessage::Alive => self.alive += 1,
+                    ProviderMessage::Alive => {
+                        self.alive += 1;
+                        *self.alive_on.entry(*stream).or_default() += 1;
+                    }
                     message => said.push(message.clone()),
                 }
             }
@@ -468,7 +506,7 @@ impl World {
                 idle: souk_market::Permille(100),
                 reputation_min: souk_market::Permille(0),
             }),
-            slots: Units(u32::MAX),
+            slots: self.units,
         }
     }
 

@@ -12,11 +12,16 @@ use super::{
 use crate::clock::{Micros, Timers};
 use crate::lease::{BuyerMessage, Failure};
 
-/// How long the core follows a lease after its end, until the log closes it.
-const CLOSING_MAX: Micros = Micros::from_seconds(150);
+/// How long the core follows a lease after its end, until the log closes it. A provider can note
+/// usage for two minutes, and a note is open for one more.
+const CLOSING_MAX: Micros = Micros::from_seconds(240);
 
 /// The share of a note's time that the core keeps for its answer.
 const NOTE_SHARE: u64 = 3;
+
+/// How long a note waits for its answer in every market. By a clock that runs late, it seems to
+/// wait longer.
+const NOTE_DEADLINE: Millis = Millis(60_000);
 
 /// The most by which the held time in a note can exceed the buyer's own: a provider can learn late
 /// that the stream is broken.
@@ -44,8 +49,10 @@ impl TabCore {
         let lease = self.lease_id();
         let command = match failure {
             // What was billed wrongly is refused: the market then pays no more than was accepted.
-            TabFailure::Bill(_) | TabFailure::BadAnswer(_) => self.dispute(lease),
-            // Silence would accept the note, whoever ends the lease.
+            TabFailure::Bill(objection) if !objection.is_of_time() => self.dispute(lease),
+            TabFailure::BadAnswer(_) => self.dispute(lease),
+            // Silence would accept the note, whoever ends the lease. Without a note, the provider
+            // is still to note the tokens, which it counts like the buyer.
             _ if self.is_note_over() => self.dispute(lease),
             _ => Command::EndLease { lease },
         };
@@ -112,16 +119,30 @@ impl TabCore {
         match settled {
             Ok(()) => self.finish(amount),
             Err(why) => {
-                // The provider has the receipt too, and can settle it.
                 self.failure.get_or_insert(TabFailure::Unreachable(why));
-                self.finish(amount);
+                self.follow_to_close(amount);
             }
+        }
+    }
+
+    /// Follows a lease whose receipt the market did not settle here: the provider has the receipt
+    /// too and can settle it, or note more than it says.
+    fn follow_to_close(&mut self, amount: Credits) {
+        self.cost.get_or_insert(amount);
+        self.stage = TabStage::Ending;
+        self.wake_in(TabTimer::Closing, CLOSING_MAX);
+        if let Some(seen) = self.seen_at_end.take() {
+            self.on_changed(&seen);
         }
     }
 
     pub(super) fn on_changed(&mut self, lease: &Lease) {
         let is_ours = self.terms.as_ref().is_some_and(|it| it.lease == lease.id);
-        if !is_ours || self.stage >= TabStage::Signing && self.stage != TabStage::Ending {
+        if !is_ours {
+            return;
+        }
+        if matches!(self.stage, TabStage::Signing | TabStage::Settling) {
+            self.seen_at_end = Some(Box::new(lease.clone()));
             return;
         }
         if let LeaseState::Closed { .. } = lease.state {
@@ -144,6 +165,7 @@ impl TabCore {
             match &self.note {
                 Some(note) => {
                     let left = note.accepted_at.saturating_since(self.now.log);
+                    let left = left.min(NOTE_DEADLINE);
                     let wait = Millis(left.0 - left.0 / NOTE_SHARE);
                     self.wake_in(TabTimer::Note, Micros::from_millis(wait.0));
                 }

@@ -58,6 +58,17 @@ pub enum BillObjection {
     Answers,
 }
 
+impl BillObjection {
+    /// Returns whether the tokens are those that came, and the two sides differ in the time of the
+    /// tab alone. Messages that are late make that difference too.
+    pub(super) fn is_of_time(&self) -> bool {
+        matches!(
+            self,
+            BillObjection::Usage { .. } | BillObjection::Idle { .. }
+        )
+    }
+}
+
 impl From<ReceiptFault> for BillObjection {
     fn from(fault: ReceiptFault) -> Self {
         BillObjection::Invalid(fault.to_string())
@@ -73,12 +84,17 @@ impl TabCore {
         receipt.verify_provider()?;
         let (body, spec) = (&receipt.body, &self.spec);
         let terms = self.terms.as_ref().expect("the lease is bought");
+        let listing = &spec.listing;
+        let is_other_ask = terms.ask != listing.order;
         let is_ours = body.market == spec.market
             && body.buyer == spec.account
             && body.job == spec.job
             && body.lease == terms.lease
             && body.provider == terms.provider
             && body.price == terms.price
+            && body.class == listing.class
+            && body.model == listing.resources.model
+            && (is_other_ask || body.idle_part == listing.idle)
             && body.graph.0 == *spec.card.as_bytes()
             && body.inputs.is_empty();
         if !is_ours {

@@ -1,10 +1,12 @@
 //! Tests the core of a tab against the real core of a provider and a real exchange, in short
 //! scripts and in random histories.
 
+mod crowd;
+
 use std::collections::VecDeque;
 
 use souk_market::{
-    Acceptance, CloseReason, DeviceMicros, Lease, LeaseState, ReceiptBody, SigningKey, TokenUsage,
+    Acceptance, CloseReason, DeviceMicros, LeaseState, ReceiptBody, SigningKey, TokenUsage,
 };
 
 use super::*;
@@ -234,6 +236,20 @@ impl TabWorld {
             self.world.settle();
         }
         self.world.settle();
+    }
+
+    /// Everything happens at once, but the effects of one kind are dropped.
+    fn settle_but(&mut self, is_dropped: impl Fn(&Effect<TabAction>) -> bool) {
+        for _ in 0..1_000 {
+            self.world.settle();
+            let heard = self.hear();
+            self.pending.retain(|effect| !is_dropped(effect));
+            if self.pending.is_empty() && !heard {
+                return;
+            }
+            self.carry_out();
+        }
+        panic!("it never comes to rest: {:?}", self.pending);
     }
 
     fn settle_without_answers(&mut self) {
@@ -493,11 +509,32 @@ fn a_provider_that_dies_is_paid_for_the_answers_that_its_buyer_has() {
 #[test]
 fn a_provider_that_records_more_than_its_buyer_counted_gains_nothing() {
     let tab = restart_provider(|usage| usage.0 += 1);
-    assert_eq!(paid_to_provider(tab.closed_lease()).0, Credits(0));
+    // It is paid for the answer that was no news, and the other one is disputed.
+    let first = ReceiptBody::amount_due(PRICE, DeviceMicros(HONEST.0 + 1));
+    assert_eq!(Some(paid_to_provider(tab.closed_lease()).0), first);
     let LeaseState::Closed { reason, .. } = tab.closed_lease().state else {
         unreachable!("it is closed");
     };
     assert_eq!(reason, CloseReason::Disputed);
+}
+
+#[test]
+fn a_bill_that_differs_in_time_alone_leaves_the_tokens_owed() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    tab.ask();
+    tab.settle();
+    // Its provider hears for four seconds of no request that its buyer has sent.
+    tab.ask();
+    tab.world.pass(4_000);
+    tab.settle();
+    tab.on(TabEvent::Close);
+    tab.live(200);
+    let failure = tab.outcome().failure.clone();
+    let is_of_time = matches!(failure, Some(TabFailure::Bill(BillObjection::Idle { .. })));
+    assert!(is_of_time, "{failure:?}");
+    let owed = ReceiptBody::amount_due(PRICE, DeviceMicros(3 * HONEST.0));
+    assert_eq!(Some(paid_to_provider(tab.closed_lease()).0), owed);
 }
 
 #[test]
@@ -887,6 +924,177 @@ fn a_buyer_that_leaves_a_held_slot_pays_its_floor_all_the_same() {
     // The reserve comes to more than the floor, whose first ten seconds are free.
     let floor = closed.price.0 * 6;
     assert!(cost.0.abs_diff(floor) * 10 <= floor, "{cost:?} of {floor}");
+}
+
+/// A tab whose buyer tells the log nothing, and asks one request after the other for so long.
+fn hide_work(millis: u64) -> TabWorld {
+    let mut tab = TabWorld::new();
+    for _ in 0..millis / 30 {
+        let is_start = |it: &Effect<TabAction>| match &it.action {
+            TabAction::Command(command) => matches!(**command, Command::StartWork { .. }),
+            _ => false,
+        };
+        tab.settle_but(is_start);
+        if tab.core.is_free() {
+            tab.ask();
+        }
+        tab.world.pass(30);
+        tab.wake();
+    }
+    tab
+}
+
+#[test]
+fn a_buyer_that_hides_the_work_gets_two_seconds_and_a_request() {
+    let mut tab = hide_work(6_000);
+    let lease = tab.followed.expect("it is bought");
+    let made = u64::from(tab.delivered) * HONEST.0;
+    assert!((1_900_000..=2_100_000).contains(&made), "{made}");
+    // What was made is paid, though its buyer signs nothing.
+    tab.hang();
+    tab.pending.clear();
+    let buyer = tab.buyer();
+    drop(tab.world.carry(&buyer, Command::EndLease { lease }));
+    for _ in 0..200 {
+        tab.world.pass(1_000);
+        tab.world.settle();
+    }
+    let closed = tab.world.exchange.lease(lease).expect("it is known");
+    let (paid, _) = paid_to_provider(closed);
+    let owed = ReceiptBody::amount_due(PRICE, DeviceMicros(made - HONEST.0));
+    assert!(
+        Some(paid) >= owed.map(|owed| Credits(owed.0 - 100_000)),
+        "{paid:?}"
+    );
+}
+
+#[test]
+fn a_buyer_whose_clock_is_late_disputes_a_note_in_time() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    tab.ask();
+    tab.live_without_answers(30);
+    let lease = tab.followed.expect("it is bought");
+    let usage = DeviceMicros(25_000_000);
+    let note = Command::NoteUsage { lease, usage };
+    tab.world.carry(&key(1), note).expect("the work has begun");
+    // By its clock it has two minutes to answer.
+    let log = tab.world.now.log;
+    tab.world.now.log = Millis(log.0 - 60_000);
+    tab.hear();
+    tab.world.now.log = log;
+    for output in 1..6 {
+        let streamed = TokenCount {
+            output,
+            ..TokenCount::default()
+        };
+        tab.on(TabEvent::TextArrived { streamed });
+        tab.live_without_answers(20);
+    }
+    tab.live_without_answers(100);
+    let (paid, _) = paid_to_provider(tab.closed_lease());
+    assert_eq!(paid, Credits(0), "silence would have paid 25 s");
+}
+
+#[test]
+fn a_note_at_the_end_of_the_grace_is_disputed() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    tab.ask();
+    tab.live_without_answers(30);
+    let why = "the connection is broken".to_owned();
+    tab.on(TabEvent::StreamClosed { why });
+    tab.hang();
+    tab.settle_without_answers();
+    // The provider's own core is quiet meanwhile.
+    let late = |tab: &mut TabWorld, seconds: u32| {
+        for _ in 0..seconds {
+            tab.world.pass_without_provider(1_000);
+            tab.wake();
+            tab.hear();
+            tab.carry_out();
+        }
+    };
+    late(&mut tab, 115);
+    let lease = tab.followed.expect("it is bought");
+    let usage = DeviceMicros(25_000_000);
+    let note = Command::NoteUsage { lease, usage };
+    tab.world.carry(&key(1), note).expect("it is in time");
+    late(&mut tab, 200);
+    let (paid, _) = paid_to_provider(tab.closed_lease());
+    assert_eq!(paid, Credits(0), "silence would have paid 25 s");
+}
+
+#[test]
+fn a_receipt_of_another_model_or_class_is_not_signed() {
+    let refused = Some(TabFailure::Bill(BillObjection::Terms));
+    let model = lie(TERMS, |body| body.model = "another".try_into().unwrap());
+    assert_eq!(model, refused);
+    let class = lie(TERMS, |body| body.class.kind.0 += 1);
+    assert_eq!(class, refused);
+    let idle = lie(TERMS, |body| body.idle_part.0 += 1);
+    assert_eq!(idle, refused);
+}
+
+#[test]
+fn after_a_settlement_that_fails_a_tab_still_disputes_notes() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    tab.on(TabEvent::Close);
+    let is_settling = |tab: &TabWorld| tab.core.stage() == TabStage::Settling;
+    while !is_settling(&tab) {
+        tab.world.settle();
+        tab.hear();
+        if !is_settling(&tab) {
+            tab.carry_out();
+        }
+    }
+    // The provider signed, and does not settle what the market refuses to its buyer.
+    let is_settle = |it: &Effect<TabAction>| match &it.action {
+        TabAction::Command(command) => matches!(**command, Command::Settle(_)),
+        _ => false,
+    };
+    let place = tab.pending.iter().position(is_settle).expect("it settles");
+    let ticket = tab.pending.remove(place).expect("it is there").ticket;
+    tab.pending.clear();
+    let answer = TabAnswer::Commanded(Err("the receipt has other terms".to_owned()));
+    tab.on(TabEvent::EffectAnswered { ticket, answer });
+    let lease = tab.followed.expect("it is bought");
+    let buyer = tab.buyer();
+    drop(tab.world.carry(&buyer, Command::StartWork { lease }));
+    tab.world.pass_without_provider(30_000);
+    let usage = DeviceMicros(25_000_000);
+    let note = Command::NoteUsage { lease, usage };
+    tab.world.carry(&key(1), note).expect("the work has begun");
+    for _ in 0..600 {
+        tab.world.pass_without_provider(1_000);
+        tab.wake();
+        tab.hear();
+        tab.carry_out();
+    }
+    let (paid, _) = paid_to_provider(tab.closed_lease());
+    assert!(paid <= Credits(30_000), "{paid:?}");
+}
+
+#[test]
+fn an_answer_that_was_lost_on_the_way_leaves_those_before_it_owed() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    for _ in 0..4 {
+        tab.ask();
+        tab.settle();
+    }
+    tab.ask();
+    // The last answer is made, and its buyer never hears of it.
+    tab.settle_but_the_receipt();
+    let why = "the connection is broken".to_owned();
+    tab.on(TabEvent::StreamClosed { why });
+    tab.hang();
+    tab.live(200);
+    assert_eq!((tab.delivered, tab.failures.len()), (5, 1));
+    let closed = tab.closed_lease();
+    let owed = ReceiptBody::amount_due(PRICE, DeviceMicros(5 * HONEST.0));
+    assert_eq!(Some(paid_to_provider(closed).0), owed);
 }
 
 #[test]
