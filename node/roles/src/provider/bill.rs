@@ -102,18 +102,11 @@ impl Bill {
         self.known_tokens = self.tokens;
     }
 
-    /// Returns the device time of the answers that the buyer of tokens surely has.
+    /// Returns the device time of the answers that the buyer of tokens surely has, which it cannot
+    /// dispute. None of the time that it held the lease is in it: clocks and late messages differ.
     pub(super) fn known_time(&self, lease: &Lease) -> DeviceMicros {
         let terms = lease.tokens.unwrap_or(TokenTerms::USUAL);
-        self.known_tokens.device_time(terms)
-    }
-
-    /// Returns the part of the usage that a buyer of tokens cannot dispute: of the answers that it
-    /// surely has. None if it has no answer.
-    pub(super) fn known_usage(&self, lease: &Lease) -> Option<DeviceMicros> {
-        let metered = self.count_tokens(lease, self.known_tokens)?;
-        let has_some = self.known_tokens.total() > 0;
-        has_some.then(|| metered.usage().min(time_of(lease)))
+        self.known_tokens.device_time(terms).min(time_of(lease))
     }
 
     /// Adds time in which the device waited for a request.
@@ -164,7 +157,7 @@ impl Bill {
         assert!(self.has_run(), "nothing is billed for nothing");
         // A lease has only this much time, and clocks differ.
         let most = time_of(lease);
-        let metered = self.count_tokens(lease, self.tokens);
+        let metered = self.count_tokens(lease);
         let usage = self.usage(lease);
         let idle = DeviceMicros(self.idle.0);
         let beyond = |metered: &TokenUsage| metered.idle_beyond_floor(idle, lease.idle);
@@ -209,23 +202,23 @@ impl Bill {
 
     /// Returns the device time that the buyer owes for the work so far.
     pub(super) fn usage(&self, lease: &Lease) -> DeviceMicros {
-        match self.count_tokens(lease, self.tokens) {
+        match self.count_tokens(lease) {
             // Tokens can cost more time than there was.
             Some(metered) => metered.usage().min(time_of(lease)),
             None => DeviceMicros(self.busy.0).max(USAGE_MIN),
         }
     }
 
-    /// Returns so many tokens as the receipt of a lease of those states them, and for how long the buyer
+    /// Returns the tokens that the receipt of a lease of those states, and for how long the buyer
     /// held the lease without a request. That is by this side's own clock: the log's time differs
     /// on each side.
-    fn count_tokens(&self, lease: &Lease, tokens: TokenCount) -> Option<TokenUsage> {
+    fn count_tokens(&self, lease: &Lease) -> Option<TokenUsage> {
         let terms = lease.tokens?;
         Some(TokenUsage {
             terms,
-            input: tokens.input,
-            cached: tokens.cached,
-            output: tokens.output,
+            input: self.tokens.input,
+            cached: self.tokens.cached,
+            output: self.tokens.output,
             held: DeviceMicros(self.idle.0).min(time_of(lease)),
         })
     }

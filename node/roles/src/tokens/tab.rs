@@ -60,10 +60,6 @@ const FIRST_MESSAGE_MAX: Micros = Micros::from_seconds(20);
 /// When the core reports to the log that the work has begun, so that the provider may note usage.
 const START_AFTER: Micros = Micros::from_seconds(2);
 
-/// The device time of answers from which on it reports that at once: until then a provider can note
-/// only two seconds, and answers no more than that.
-const START_USAGE: DeviceMicros = DeviceMicros(1_000_000);
-
 /// How long the provider can take for its receipt.
 const RECEIPT_MAX: Micros = Micros::from_seconds(20);
 
@@ -508,9 +504,7 @@ impl TabCore {
         self.timers.stop_timer(TabTimer::Text);
         self.idle_since = Some(self.now.tick);
         self.push_effect(TabAction::Deliver);
-        if self.counted.device_time(self.token_terms()) >= START_USAGE {
-            self.report_start();
-        }
+        self.report_start_early();
         match self.receipt.take() {
             // The receipt came while the last answer was counted.
             Some(receipt) => self.on_finished(*receipt),
@@ -519,19 +513,6 @@ impl TabCore {
                 self.close_if_done();
             }
         }
-    }
-
-    /// Reports to the log that the work has begun, unless that is done.
-    fn report_start(&mut self) {
-        if self.timers.is_set(TabTimer::Start) {
-            self.timers.stop_timer(TabTimer::Start);
-            self.start_work();
-        }
-    }
-
-    fn start_work(&mut self) {
-        let lease = self.lease_id();
-        self.submit_command(Command::StartWork { lease }, TabWait::Command);
     }
 
     /// The provider begins no more requests, and sends its receipt for the answers so far.

@@ -173,9 +173,9 @@ impl ProviderCore {
                 self.shared.push_effect(Action::Tell(report));
                 let outputs = lease.bill.outputs();
                 let work = LeaseResult { body, outputs };
-                let known = lease.bill.known_usage(&lease.lease);
+                let known = lease.bill.known_time(&lease.lease);
                 let mut claim = Claim::of_work(&mut self.shared, work, lease.ends_at, lease.stream);
-                claim.known_usage = known;
+                claim.known_usage = (known.0 > 0).then_some(known);
                 claim
             }
             Err(failure) => {

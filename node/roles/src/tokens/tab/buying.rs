@@ -1,6 +1,8 @@
 //! Buys the lease of a tab, and finds it in the log if the market gave no answer.
 
-use souk_market::{Bid, Lease, Limit, Millis, Term, TimeInForce, Units, WantedTokens, Wants};
+use souk_market::{
+    Bid, Command, DeviceMicros, Lease, Limit, Millis, Term, TimeInForce, Units, WantedTokens, Wants,
+};
 
 use super::{TabAction, TabCore, TabFailure, TabStage, TabTimer, TabWait};
 use crate::clock::Micros;
@@ -8,6 +10,10 @@ use crate::job::facts::Terms;
 
 /// A request must begin this long before the lease ends.
 const ANSWER_TIME: Millis = Millis(60_000);
+
+/// The device time of answers from which on the core reports at once that the work has begun: until
+/// then a provider can note only two seconds, and answers no more than that.
+const START_USAGE: DeviceMicros = DeviceMicros(1_000_000);
 
 /// How often the core looks for the lease of a purchase without an answer.
 pub(super) const LOOK_PERIOD: Micros = Micros::from_seconds(1);
@@ -61,6 +67,21 @@ impl TabCore {
         }
         self.stage = TabStage::Finding;
         self.request_effect(TabAction::Find(provider), TabWait::Find);
+    }
+
+    /// Reports that the work has begun as soon as its answers come to much.
+    pub(super) fn report_start_early(&mut self) {
+        let counted = self.counted.device_time(self.token_terms());
+        if counted >= START_USAGE && self.timers.is_set(TabTimer::Start) {
+            self.timers.stop_timer(TabTimer::Start);
+            self.start_work();
+        }
+    }
+
+    /// Reports to the log that the work has begun.
+    pub(super) fn start_work(&mut self) {
+        let lease = self.lease_id();
+        self.submit_command(Command::StartWork { lease }, TabWait::Command);
     }
 
     /// Adopts the lease of a purchase without an answer, if there is one.
