@@ -11,6 +11,7 @@ mod disputes;
 mod false_receipts;
 mod moves;
 mod position;
+pub mod tabs;
 pub mod training;
 
 use std::collections::HashMap;

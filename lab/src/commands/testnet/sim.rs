@@ -46,6 +46,7 @@ pub fn run(output: Output, args: &SimArgs) -> Outcome {
 /// Plays all attacks on a lease and reports their cost.
 pub fn play_attacks(output: Output) {
     let mut costs = souk_sim::attacks::search_attacks();
+    costs.extend(souk_sim::attacks::tabs::play_tabs());
     costs.extend(souk_sim::attacks::training::play_workers());
     if let Output::Json = output {
         return show::print_json(&costs);
