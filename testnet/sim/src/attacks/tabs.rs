@@ -536,7 +536,7 @@ mod tests {
 
     #[test]
     fn a_liar_gains_nothing_by_a_tab_and_the_page_states_what_it_costs() {
-        let page = include_str!("../../../../docs/market.md");
+        let page = include_str!("../../../../docs/token-prices.md");
         let costs = play_tabs();
         for cost in &costs {
             assert!(cost.cost_s >= 0.0, "a liar gains: {cost:?}");

@@ -186,7 +186,6 @@ fn play_seeds(seeds: std::ops::Range<u64>) -> BTreeMap<&'static str, u32> {
 #[test]
 fn no_honest_side_of_a_tab_loses_more_than_a_request() {
     let events = play_seeds(0..200);
-    println!("{events:?}");
     assert!(events.values().all(|count| *count >= 10), "{events:?}");
 }
 
@@ -194,6 +193,5 @@ fn no_honest_side_of_a_tab_loses_more_than_a_request() {
 #[ignore = "long: .ci/long runs it"]
 fn thousands_of_histories_of_tabs_keep_what_they_promise() {
     let events = play_seeds(200..2_200);
-    println!("{events:?}");
     assert!(events.values().all(|count| *count >= 100), "{events:?}");
 }
