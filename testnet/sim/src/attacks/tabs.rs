@@ -404,9 +404,9 @@ impl TabPosition {
             self.on(TabEvent::TimerFired);
         }
         let lease = self.lease.map(|id| self.lease(id).clone());
-        if lease.is_some() && lease != self.last_seen {
-            self.last_seen.clone_from(&lease);
-            let lease = Box::new(lease.expect("it was looked at"));
+        if let Some(lease) = lease.filter(|lease| self.last_seen.as_ref() != Some(lease)) {
+            self.last_seen = Some(lease.clone());
+            let lease = Box::new(lease);
             self.on(TabEvent::Changed { lease });
         }
     }
