@@ -162,19 +162,17 @@ impl Claim {
         };
         match past.state {
             PastState::Began => {}
-            PastState::Answered { usage, known } => {
-                (claim.usage, claim.known_usage) = (Some(usage), known);
+            PastState::Answered { usage } => {
+                claim.usage = Some(usage);
                 // Its buyer did not hold the device while no process ran.
                 claim.is_claimable = false;
             }
-            PastState::Ran { usage, known, work } => {
-                (claim.usage, claim.known_usage) = (Some(usage), known);
-                claim.work = work;
+            PastState::Ran { usage, work } => {
+                (claim.usage, claim.work) = (Some(usage), work);
             }
             PastState::Signed { receipt } => claim.receipt = Some(receipt),
             PastState::Closed => return None,
         }
-        claim.note_known_first();
         if let Some(work) = &claim.work {
             let body = Box::new(work.body.clone());
             shared.request_effect(Wait::Sign(lease), Action::Sign(body));

@@ -124,15 +124,11 @@ pub enum PastState {
     Answered {
         /// The device time that they cost.
         usage: DeviceMicros,
-        /// That of all but the last one, which can have been lost on the way.
-        known: Option<DeviceMicros>,
     },
     /// It completed and the buyer owes for it.
     Ran {
         /// The device time it used.
         usage: DeviceMicros,
-        /// That of the answers of a tab that its buyer surely has.
-        known: Option<DeviceMicros>,
         /// Its results, if the journal has them.
         work: Option<Box<LeaseResult>>,
     },
@@ -182,18 +178,10 @@ impl Past {
                     .or_insert(PastLease { buyer, state });
             }
             Fact::Answered { lease, usage } => {
-                let known = match self.state_of(lease) {
-                    Some(PastState::Answered { usage, .. }) => Some(*usage),
-                    _ => None,
-                };
-                self.advance_lease(lease, PastState::Answered { usage, known });
+                self.advance_lease(lease, PastState::Answered { usage });
             }
             Fact::Ran { lease, usage, work } => {
-                let known = match self.state_of(lease) {
-                    Some(PastState::Answered { known, .. }) => *known,
-                    _ => None,
-                };
-                self.advance_lease(lease, PastState::Ran { usage, known, work });
+                self.advance_lease(lease, PastState::Ran { usage, work })
             }
             Fact::Signed { receipt } => {
                 self.advance_lease(receipt.body.lease, PastState::Signed { receipt });
@@ -201,10 +189,6 @@ impl Past {
             Fact::Closed { lease, .. } => self.advance_lease(lease, PastState::Closed),
             Fact::Before(before) => self.up_to = self.up_to.max(before.up_to),
         }
-    }
-
-    fn state_of(&self, lease: LeaseId) -> Option<&PastState> {
-        self.leases.get(&lease).map(|known| &known.state)
     }
 
     /// Moves a lease to a later state, never to an earlier one.
@@ -223,7 +207,7 @@ impl PastState {
     fn progress(&self) -> (u8, DeviceMicros) {
         match self {
             PastState::Began => (0, DeviceMicros(0)),
-            PastState::Answered { usage, .. } => (1, *usage),
+            PastState::Answered { usage } => (1, *usage),
             PastState::Ran { .. } => (2, DeviceMicros(0)),
             PastState::Signed { .. } => (3, DeviceMicros(0)),
             PastState::Closed => (4, DeviceMicros(0)),
@@ -283,8 +267,7 @@ mod tests {
         };
         let usage = DeviceMicros(9);
         let facts = [began(1), answered(4), answered(9), answered(5)];
-        let known = Some(DeviceMicros(4));
-        assert_eq!(state(&facts), PastState::Answered { usage, known });
+        assert_eq!(state(&facts), PastState::Answered { usage });
         assert!(matches!(
             state(&[began(1), ran(1), answered(9)]),
             PastState::Ran { .. }

@@ -4,7 +4,7 @@
 
 mod promises;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use souk_market::{Bid, Units, WantedTokens};
 
@@ -200,6 +200,9 @@ struct Crowd {
     /// Whether it was dead for long, or lost what it had put down.
     has_lost_time: bool,
     has_lost_disk: bool,
+    /// The leases that were open when it died. Its journal does not say whether their last answer
+    /// was lost, so its buyer can dispute the whole note.
+    interrupted: BTreeSet<LeaseId>,
     listing: Listing,
     card: ContentId,
     tabs: Vec<PlayedTab>,
@@ -230,6 +233,7 @@ impl Crowd {
             dead_until: None,
             has_lost_time: false,
             has_lost_disk: false,
+            interrupted: BTreeSet::new(),
             listing,
             card: card.id(),
             tabs: Vec::new(),
@@ -630,6 +634,9 @@ impl Crowd {
             self.world.carry_out(place, true);
         }
         self.world.kill();
+        let leases = self.world.exchange.leases();
+        let open = leases.filter(|lease| !lease.is_closed());
+        self.interrupted.extend(open.map(|lease| lease.id));
         let millis = match self.dice.below(8) {
             0 => 10_000_000,
             1 => self.dice.below(300_000),

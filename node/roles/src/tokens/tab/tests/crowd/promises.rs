@@ -95,6 +95,7 @@ impl Crowd {
         }
         let tab = &self.tabs[place];
         let is_able = !self.has_lost_time && !self.has_lost_disk;
+        let is_able = is_able && !self.interrupted.contains(&lease.id);
         if self.manner == ProviderManner::Honest && is_able {
             self.check_provider(tab, &lease);
             self.note_event("a provider was honest");
