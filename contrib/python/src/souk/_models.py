@@ -92,23 +92,21 @@ class Limits(TypedDict, total=False):
     """What a job is held to. Times are in seconds."""
 
     budget: Amount | None
-    """The most it may cost, failed attempts included."""
+    """The most that the job can cost, failed attempts included."""
     deadline: float | None
     """The most it may take."""
     devices: Sequence[str]
     """Kinds of devices, or parts of their names, any of which will do."""
     emulated: bool
-    """Emulated devices too, which only a testnet's buyers take unasked."""
+    """Whether to use emulated devices too; in a testnet this is the default."""
     exclude: Sequence[str]
     """Accounts not to buy from."""
     max_price: Amount | None
-    """The most for a device-second."""
+    """The highest price of a device-second."""
     max_providers: int
     """At most so many providers. Else 4."""
     max_time: float
-    """The most that a run may take of which nobody knows beforehand how long it takes. Else
-    600.0.
-    """
+    """The longest time of a run whose length nobody knows beforehand. Else 600.0."""
     min_notice: float
     """The least notice before a device is taken back."""
     min_providers: int
@@ -124,7 +122,7 @@ class Limits(TypedDict, total=False):
     regions: Sequence[str]
     """Regions, such as `europe-west`; `europe` is all that begin so."""
     spot: bool
-    """Take leases that may be taken back."""
+    """Whether to use spot leases, which their provider can end early."""
     verify: int
     """On how many providers each part runs, 1 or 2: with two, results are compared. Else 1."""
     wait: float
@@ -609,7 +607,7 @@ class JobState:
     """A job."""
 
     id: str
-    """What it is called."""
+    """The id of the job."""
     state: str
     begun_at: datetime
     """RFC 3339."""
@@ -620,7 +618,7 @@ class JobState:
     attempts: int
     """How often leases were bought for it."""
     paid: Credits
-    """What is paid by receipt."""
+    """The sum of its receipts so far."""
     providers: tuple[str, ...]
     """The providers that it bought from."""
     runs_here: bool
@@ -702,7 +700,7 @@ class JobFacts:
     """A job with its leases and outputs."""
 
     id: str
-    """What it is called."""
+    """The id of the job."""
     state: str
     begun_at: datetime
     """RFC 3339."""
@@ -713,7 +711,7 @@ class JobFacts:
     attempts: int
     """How often leases were bought for it."""
     paid: Credits
-    """What is paid by receipt."""
+    """The sum of its receipts so far."""
     providers: tuple[str, ...]
     """The providers that it bought from."""
     runs_here: bool
@@ -721,7 +719,7 @@ class JobFacts:
     spent: Credits
     """What its leases have cost."""
     escrow: Credits
-    """What they hold."""
+    """What its leases still hold in escrow."""
     leases: Table[Lease]
     outputs: Table[OutputFacts]
     cause: str | None = None
@@ -746,13 +744,15 @@ class LeasedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A way between two, in one direction. What was not measured is null."""
+    """A connection between two participants, in one direction. Figures that were not measured
+    are null.
+    """
 
     source: str
     target: str
     bytes_per_second: float | None = None
     round_trip: float | None = None
-    """Seconds from a question to the first word of the answer."""
+    """Seconds from a request to the first byte of the answer."""
     route: str | None = None
     """`direct` or `relayed`; null where this gateway has no connection."""
     used_at: datetime | None = None
@@ -793,7 +793,7 @@ class NodeDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Somebody who takes part."""
+    """A participant of the market."""
 
     account: str
     role: str
@@ -801,17 +801,17 @@ class Node:
     devices: Table[NodeDevice]
     """What a provider has on offer, or had last."""
     age: float | None = None
-    """Seconds since a validator answered or a provider had something on offer; null where
-    neither was seen.
+    """Seconds since a validator answered or a provider had an ask in the book; null if neither
+    has happened.
     """
     applied: int | None = None
     busy: float | None = None
-    """Which share of what it sells is leased, from 0 to 1."""
+    """The leased share of its units, from 0 to 1."""
     leads: bool | None = None
     leases: int | None = None
     """Leases that it sold and that are not closed."""
     reputation: int | None = None
-    """From 0 to 1000; null where it is no provider."""
+    """Its reputation from 0 to 1000; null if it is not a provider."""
     stake: Credits | None = None
     """What it has at stake."""
     validator: int | None = None
@@ -820,12 +820,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """Who takes part, and the ways between."""
+    """The participants of the market, and the connections between them."""
 
     index: int
     """The last entry of the log that is applied, as far as any validator says."""
     as_of: datetime
-    """When this was put together, RFC 3339."""
+    """When the gateway made this map, in RFC 3339."""
     nodes: Table[Node]
     """The gateway's own account first, then validators, then providers, the cheapest first."""
     providers_omitted: int
@@ -867,7 +867,7 @@ class NotCommandedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedDevice:
-    """A device that is on offer, by whomever."""
+    """A device that one or more providers offer."""
 
     device: str
     kind: str
@@ -1053,7 +1053,7 @@ class RunningEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selling:
-    """What is to be changed of what a provider sells."""
+    """The change to a provider's offer."""
 
     price: Credits
     """Its new price a device-second."""
@@ -1101,7 +1101,7 @@ class SignedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sold:
-    """What was changed."""
+    """The result of a change."""
 
     account: str
     price: Credits
@@ -1112,7 +1112,7 @@ class Sold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How the market and the gateway are."""
+    """The state of the market and of the gateway."""
 
     market: str
     """The market's id."""
@@ -1121,9 +1121,9 @@ class Status:
     version: str
     """The version of this souk."""
     account: str
-    """Whose gateway this is."""
+    """The account of the gateway."""
     scope: str
-    """What the token may that asks: `read`, `trade` or `operate`."""
+    """The scope of the token of this request: `read`, `trade` or `operate`."""
     index: int
     """The last entry of the log that is applied, as far as any validator says."""
     as_of: datetime
@@ -1136,7 +1136,7 @@ class Status:
     streams: int
     """Streams of events that are open."""
     leader: int | None = None
-    """Who leads; null where nobody does."""
+    """The raft id of the leading validator; null if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1316,9 +1316,9 @@ class Validator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a receipt holds."""
+    """The result of a verification."""
 
     valid: bool
     """Whether its arithmetic and both signatures hold."""
     fault: str | None = None
-    """What does not."""
+    """The fault, if it is not valid."""

@@ -289,9 +289,9 @@ impl Roster {
         entries.map(|(raft_id, _)| *raft_id)
     }
 
-    /// Returns the accounts that judge disputes: the validators that have begun and do not leave. At
-    /// version 1 of the rules a founder counts only once it has begun. So whoever began first in a
-    /// market that is new, or founded again, was the whole jury; from version 2 on all founders
+    /// Returns the accounts that judge disputes: the validators that have begun and do not leave.
+    /// At version 1 of the rules a founder counts only once it has begun. So whoever began first in
+    /// a market that is new, or founded again, was the whole jury; from version 2 on all founders
     /// count.
     pub fn list_jury(&self, rules_version: u16) -> Vec<AccountKey> {
         let counts_founders = rules_version >= RECOUNTING_RULES_VERSION;

@@ -423,8 +423,11 @@ impl Claim {
                 self.noted_part = Some(possible);
                 return self.send_command(shared);
             }
-            // That much is accepted: the rest follows.
-            Err(NotDone::Refused(Refusal::UsageStale { .. })) if self.noted_part.is_some() => {
+            // What the buyer surely has is accepted: the rest follows, once. A part that the market
+            // limited can be all that it ever accepts.
+            Err(NotDone::Refused(Refusal::UsageStale { .. }))
+                if self.noted_part.is_some() && self.noted_part == self.known_usage.take() =>
+            {
                 self.noted_part = None;
                 return self.send_command(shared);
             }
@@ -434,8 +437,7 @@ impl Claim {
             }
             Err(NotDone::Refused(refusal)) if !is_harmless(&refusal) => {
                 self.noted_part = None;
-                let why = refusal.to_string();
-                let lease = self.lease;
+                let (why, lease) = (refusal.to_string(), self.lease);
                 let command = match self.stage {
                     ClaimStage::Settling => {
                         // A receipt that cannot be settled leaves only a note.
@@ -513,7 +515,8 @@ impl Claim {
                     && lease.note.is_none()
                     && self.usage > Some(lease.accepted) =>
             {
-                self.noted_part = None;
+                self.known_usage = self.known_usage.filter(|known| *known > lease.accepted);
+                self.note_known_first();
                 self.stage = ClaimStage::Noting;
                 self.send_command(shared);
             }

@@ -127,6 +127,32 @@ fn what_a_run_has_used_that_goes_on_is_noted_once_where_nobody_answers() {
 }
 
 #[test]
+fn usage_beyond_what_the_market_takes_from_a_silent_buyer_is_not_noted_again_and_again() {
+    let mut world = World::selling();
+    let (lease, stream) = running_long(&mut world);
+    world.hang(stream);
+    for _ in 0..350 {
+        world.pass(1_000);
+        world.settle_but(is_run);
+    }
+    let made = RunResult {
+        outputs: vec![("y".to_owned(), id("y"))],
+        bytes: 10,
+        busy: Micros::from_seconds(350),
+        promised: None,
+        tokens: None,
+    };
+    world.answer_with(is_run, Answer::Ran(Ok(made)));
+    world.settle();
+    for _ in 0..300 {
+        world.live(1_000);
+    }
+    let accepted = world.exchange.lease(lease.id).unwrap().accepted;
+    assert_eq!(accepted.0, 300_000_000, "the most that silence accepts");
+    assert!(notes(&world) <= 4, "{}", notes(&world));
+}
+
+#[test]
 fn what_is_more_than_one_note_may_say_is_noted_one_by_one() {
     let mut world = World::selling();
     let (lease, stream) = running_long(&mut world);
