@@ -495,6 +495,8 @@ def litellm_version():
 
 
 def main():
+    # Ends in `finally`, which ends what this started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("souk", type=pathlib.Path)
     parser.add_argument("folder", type=pathlib.Path)

@@ -60,6 +60,8 @@ pub struct Endpoint {
     counter: RequestCounter,
     /// Why the engine failed last, for its owner; none since it last answered.
     trouble: Mutex<Option<String>>,
+    /// Held while the figures are written.
+    writing: Mutex<()>,
     opened: Instant,
 }
 
@@ -159,6 +161,7 @@ impl Endpoint {
             capacity: Mutex::new(EngineCapacity::new(slots)),
             counter: RequestCounter::load_or_new(None),
             trouble: Mutex::new(None),
+            writing: Mutex::new(()),
             opened: Instant::now(),
         })
     }
@@ -188,6 +191,8 @@ impl Endpoint {
 
     /// Writes the counts into a provider's folder.
     pub(crate) fn store_figures(&self, home: &Path) {
+        // Several leases can end at once, and all write through one file beside.
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = figures::store_figures(home, &self.token_figures()) {
             tracing::debug!(%error, "`souk provider status` cannot show the requests");
         }
@@ -235,18 +240,28 @@ impl Endpoint {
         }
         let was_offered = self.slots_now() > 0;
         self.note_cause(error);
-        *self.lock_trouble() = Some(error.to_string());
-        if was_offered && self.slots_now() == 0 {
-            tracing::warn!(
-                "souk withdraws the ask for a while, and then offers the engine again by itself"
-            );
+        let is_offered = self.slots_now() > 0;
+        if is_offered && error.is_of_request() {
+            return;
+        }
+        let next = match is_offered {
+            true => "",
+            false if error.is_of_key() => {
+                "; put a valid key into the file of key_file, and start the provider again"
+            }
+            false => "; souk tries the engine again by itself",
+        };
+        *self.lock_trouble() = Some(format!("{error}{next}"));
+        if was_offered && !is_offered {
+            tracing::warn!("souk withdraws the ask{next}");
         }
     }
 
     /// Notes that the engine has begun an answer.
     fn note_answer(&self) {
         self.lock_capacity().on_answered(self.now());
-        if self.lock_trouble().take().is_some() {
+        // A pause lasts to its end: the answer may have begun before it.
+        if self.slots_now() > 0 && self.lock_trouble().take().is_some() {
             tracing::warn!("the engine answers again");
         }
     }

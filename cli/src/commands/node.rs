@@ -101,27 +101,26 @@ pub async fn run_provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
         print_message("stopping: leases may finish; a second signal ends them with what is done");
         async move { requests.next().await }
     };
-    let sales = print_sales(provider.watch_receipts());
-    tokio::select! {
-        ended = provider.run(stop, patience) => ended.map_err(from_provider),
-        () = sales => unreachable!("the provider sends receipts as long as it exists"),
-    }
+    let receipts = provider.watch_receipts();
+    // A thread of its own: a terminal that takes no more text must not stop the provider.
+    std::thread::spawn(move || print_sales(receipts));
+    provider.run(stop, patience).await.map_err(from_provider)
 }
 
-/// Prints a line for each lease that settles, until the provider ends.
-async fn print_sales(mut receipts: broadcast::Receiver<Arc<Receipt>>) {
+/// Prints a line for each receipt that both sides have signed, until the provider ends.
+fn print_sales(mut receipts: broadcast::Receiver<Arc<Receipt>>) {
     loop {
-        match receipts.recv().await {
+        match receipts.blocking_recv() {
             Ok(receipt) => show::print_notice(&describe_sale(&receipt.body)),
             Err(broadcast::error::RecvError::Lagged(missed)) => {
-                show::print_notice(&format!("{} more settled", format_count(missed, "lease")));
+                show::print_notice(&format!("{} more sold", format_count(missed, "lease")));
             }
             Err(broadcast::error::RecvError::Closed) => return,
         }
     }
 }
 
-/// Describes what a settled lease sold.
+/// Describes what a lease sold, by its receipt.
 fn describe_sale(body: &ReceiptBody) -> String {
     let sold = match &body.metered {
         Some(metered) => format!(
@@ -139,7 +138,7 @@ fn describe_sale(body: &ReceiptBody) -> String {
         show::short_id(&body.buyer),
     );
     format!(
-        "lease {} settled: {sold}, {amount} credits from {buyer}",
+        "lease {} sold {sold} to {buyer} for {amount} credits",
         body.lease
     )
 }

@@ -110,11 +110,7 @@ fn print_tokens(figures: Option<&TokenFigures>, runs: bool, file: &ProviderFile)
             }
         ));
         if let Some(trouble) = &figures.trouble {
-            let next = match figures.slots {
-                0 => "; souk tries the engine again by itself",
-                _ => "",
-            };
-            print_line(&format!("last failure: {trouble}{next}"));
+            print_line(&format!("last failure: {trouble}"));
         }
     }
     print_line(&format!(

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::chats::Server;
-use crate::common::Market;
+use crate::common::{Market, souk};
 use crate::http::asked;
 use crate::seller::{Seller, until};
 use crate::text_keys;
@@ -305,7 +305,8 @@ fn a_model_of_an_engine_is_sold_by_the_token_and_bought_over_http() {
         "--model",
         MODEL,
     ];
-    let without_key = market.souk(&[&endpoint[..], &["--out", "1"]].concat());
+    let own_folder = market.folder().join("net/keyless");
+    let without_key = souk(&own_folder, &[&endpoint[..], &["--out", "1"]].concat());
     assert_eq!(without_key.code, 5, "{}", without_key.stderr);
     let cause = without_key.stdout + &without_key.stderr;
     assert!(cause.contains("401 Unauthorized: no key"), "{cause}");

@@ -12,7 +12,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::json;
 
 use crate::chats::Server;
-use crate::common::Market;
+use crate::common::{Market, souk};
 use crate::endpoints::{Engine, KEY, MODEL, Manner, PIECES, ask, write_key};
 use crate::seller::{Seller, until};
 
@@ -75,7 +75,8 @@ fn an_engine_behind_tls_is_resold_with_a_key_that_no_buyer_sees() {
     let init = |more: &[&str]| {
         let first = ["provider", "init", "--endpoint", &engine.url];
         let rest = ["--model", MODEL, "--out", "1", "--key-file", &key];
-        market.souk(&[&first[..], &rest, more].concat())
+        let folder = market.folder().join("net/untrusted");
+        souk(&folder, &[&first[..], &rest, more].concat())
     };
     // No authority of the system vouches for it.
     let unknown = init(&[]);

@@ -16,12 +16,31 @@ const HOST: &str = include_str!("host.cpp");
 /// Returns whether the system has a C++ compiler. Only the first call starts it: a property test
 /// asks this for each of its cases.
 pub fn has_compiler() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let version = Command::new("c++").arg("--version").output();
-        version.is_ok_and(|version| version.status.success())
-    })
+    compiler_version().is_some()
 }
+
+/// Returns what the system's C++ compiler says of its version, if there is one.
+fn compiler_version() -> Option<&'static str> {
+    static FOUND: OnceLock<Option<String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let version = Command::new("c++").arg("--version").output().ok()?;
+        let text = String::from_utf8_lossy(&version.stdout).into_owned();
+        version.status.success().then_some(text)
+    });
+    found.as_deref()
+}
+
+/// The compiler's options. Without C++'s own headers and library, three kernels are compiled in the
+/// time of one.
+const OPTIONS: [&str; 7] = [
+    "-std=c++17",
+    "-O1",
+    "-w",
+    "-shared",
+    "-fPIC",
+    "-nostdinc++",
+    "-nodefaultlibs",
+];
 
 /// A kernel compiled for the CPU.
 pub struct HostKernel {
@@ -46,7 +65,9 @@ impl HostKernel {
         let waits = kernel.contains("__syncthreads");
         let text = HOST.replace("SOUK_KERNEL", kernel);
         let folder = kernel_folder();
-        let name = ContentId::for_content(format!("{waits}{text}").as_bytes());
+        let compiler = compiler_version().unwrap_or_default();
+        let all = format!("{compiler}{OPTIONS:?}{waits}{text}");
+        let name = ContentId::for_content(all.as_bytes());
         let library = folder.join(format!("{name}.so"));
         if !library.exists() {
             compile_library(&text, waits, &folder, &library);
@@ -92,11 +113,10 @@ fn compile_library(text: &str, waits: bool, folder: &Path, library: &Path) {
     let (source, made) = (scratch.path().join("k.cpp"), scratch.path().join("k.so"));
     std::fs::write(&source, text).expect("a test is built from what holds");
     let mut compiler = Command::new("c++");
-    compiler.args(["-std=c++17", "-O1", "-w", "-shared", "-fPIC"]);
+    compiler.args(OPTIONS);
     compiler.arg(format!("-DSOUK_WAITS={waits}"));
-    // Without C++'s own headers and library, three kernels are compiled in the time of one.
-    compiler.args(["-nostdinc++", "-nodefaultlibs", "-o"]);
     let ended = compiler
+        .arg("-o")
         .arg(&made)
         .arg(&source)
         .args(["-lm", "-lc"])

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use hyper::StatusCode;
 use souk_market::LeaseId;
 use souk_roles::tokens::text::TextRequest;
 
+use super::is_refusal;
 use super::own_engine::{OwnAnswer, OwnEngine, OwnFault};
 use super::sse::AnswerPiece;
 use super::upstream::{Chat, Upstream, UpstreamError};
@@ -26,6 +28,25 @@ pub(super) enum EngineFault {
     Upstream(#[from] UpstreamError),
     #[error(transparent)]
     Own(#[from] OwnFault),
+}
+
+impl EngineFault {
+    /// Returns whether the request was at fault, which any buyer can cause.
+    pub(super) fn is_of_request(&self) -> bool {
+        match self {
+            EngineFault::Upstream(UpstreamError::Refused { status, .. }) => is_refusal(*status),
+            EngineFault::Own(OwnFault::Refused(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns whether the engine refused its provider's key.
+    pub(super) fn is_of_key(&self) -> bool {
+        let EngineFault::Upstream(UpstreamError::Refused { status, .. }) = self else {
+            return false;
+        };
+        *status == StatusCode::UNAUTHORIZED
+    }
 }
 
 /// An answer in progress.

@@ -112,6 +112,7 @@ async fn a_refusal_is_told_and_a_failed_decoder_gets_no_more_buyers_for_a_while(
     assert_eq!(refused.finish, Finish::Refused);
     assert!(refused.message.contains("it is too long"), "{refused:?}");
     assert_eq!(refusing.slots_now(), 2);
+    assert_eq!(refusing.token_figures().trouble, None, "of one request");
     let failed = OwnFault::Failed("/secret/path".to_owned());
     let failing = endpoint(vec![piece("a mar", None), Err(failed)]);
     let broken = answer(&failing, false).await;
@@ -126,12 +127,8 @@ async fn a_refusal_is_told_and_a_failed_decoder_gets_no_more_buyers_for_a_while(
 
 #[tokio::test]
 async fn an_answer_ends_what_the_owner_sees_of_a_failure() {
-    let refused = Err(OwnFault::Refused("it is too long".to_owned()));
-    let recovering = endpoint(vec![refused]);
-    answer(&recovering, false).await;
-    assert!(recovering.token_figures().trouble.is_some());
     let answering = endpoint(vec![piece("a market", Some(Finish::Stop))]);
-    *answering.lock_trouble() = recovering.token_figures().trouble;
+    *answering.lock_trouble() = Some("it was out of reach".to_owned());
     assert_eq!(answer(&answering, false).await.finish, Finish::Stop);
     assert_eq!(answering.token_figures().trouble, None);
 }

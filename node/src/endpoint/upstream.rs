@@ -56,6 +56,18 @@ const OWN_FIELDS: [&str; 12] = [
     "add_generation_prompt",
 ];
 
+/// The fields that change the form of answers, so that souk would misread or miscount them.
+const FORM_FIELDS: [&str; 8] = [
+    "n",
+    "max_completion_tokens",
+    "stream_options",
+    "tools",
+    "tool_choice",
+    "functions",
+    "function_call",
+    "echo",
+];
+
 /// The most bytes of an answer that is no stream: a list of models, or an error.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
@@ -135,6 +147,9 @@ pub enum FieldFault {
     /// souk fills it in.
     #[error("souk fills in the field \"{0}\" of each request itself")]
     Own(String),
+    /// It changes the form of answers.
+    #[error("souk could not read or count answers with the field \"{0}\"")]
+    Form(String),
     /// It has no name.
     #[error("a field of a request needs a name")]
     Nameless,
@@ -476,6 +491,9 @@ fn check_owner_field(name: &str, value: &Value) -> Result<(), FieldFault> {
     if OWN_FIELDS.contains(&name) {
         return Err(FieldFault::Own(name.to_owned()));
     }
+    if FORM_FIELDS.contains(&name) {
+        return Err(FieldFault::Form(name.to_owned()));
+    }
     match value.is_null() {
         true => Err(FieldFault::Null(name.to_owned())),
         false => Ok(()),
@@ -779,7 +797,7 @@ mod tests {
         let mut expected = chat_body("m", &request);
         expected["repeat_penalty"] = json!(1.0);
         assert_eq!(plain.to_body("m", &request), expected);
-        for name in OWN_FIELDS.into_iter().chain([""]) {
+        for name in OWN_FIELDS.into_iter().chain(FORM_FIELDS).chain([""]) {
             assert!(
                 engine().with_fields(&fields(name, json!(1))).is_err(),
                 "{name}"
