@@ -6,6 +6,7 @@
 //! both sign a receipt, and the provider settles it. Each of these four commands is a signed batch
 //! of its own, as in a job. Nothing is computed, so the figure is that of the market alone.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use serde::Serialize;
 use souk_node::client::trader::Trader;
 use souk_node::market::{
-    Acceptance, Class, Command, ContentId, DeviceMicros, Dtype, Name, Permille, Receipt,
+    Acceptance, AccountKey, Class, Command, ContentId, DeviceMicros, Dtype, Name, Receipt,
     ReceiptBody, Trade,
 };
 use tokio::task::JoinSet;
@@ -21,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::submissions::TimePercentiles;
 use crate::traders::{
-    TradersError, connect_operator, fund_trader, make_ask, make_bid, spawn_validators,
+    IDLE, TradersError, connect_operator, fund_trader, make_ask, make_bid, spawn_validators,
 };
 
 /// The work of each receipt, which the lowest price bills with a micro-credit.
@@ -55,10 +56,10 @@ pub struct LeaseReport {
     pub lease: TimePercentiles,
 }
 
-/// A buyer and a provider who trade with each other.
-struct Pair {
+/// A buyer, and the providers of all pairs: a bid can meet the ask of any of them.
+struct Customer {
     buyer: Trader,
-    provider: Trader,
+    providers: Arc<BTreeMap<AccountKey, Trader>>,
     class: Class,
 }
 
@@ -83,30 +84,29 @@ pub async fn run(
 
 async fn measure_leases(folder: &Path, config: LeaseConfig) -> Result<LeaseReport, TradersError> {
     let (market, operator) = connect_operator(folder).await?;
-    let mut pairs = Vec::new();
+    let ask = make_ask();
+    let class = ask.resources.class();
+    let mut buyers = Vec::new();
+    let mut providers = BTreeMap::new();
     for number in 0..config.pairs {
-        let buyer = fund_trader(&market, &operator, &format!("buyer {number}")).await?;
+        buyers.push(fund_trader(&market, &operator, &format!("buyer {number}")).await?);
         let provider = fund_trader(&market, &operator, &format!("provider {number}")).await?;
-        // Each pair trades in a class of its own, so that no bid meets another pair's ask.
-        let mut ask = make_ask();
-        ask.resources.model = Name::try_from(format!("model {number}").as_str())
-            .expect("a number makes a short name");
-        ask.resources.memory_bytes = 1 << 30;
-        let class = ask.resources.class();
-        let place = Command::PlaceAsk(Box::new(ask));
+        let place = Command::PlaceAsk(Box::new(ask.clone()));
         provider.submit_one(place).await?;
-        pairs.push(Arc::new(Pair {
-            buyer,
-            provider,
-            class,
-        }));
+        providers.insert(provider.account(), provider);
     }
+    let providers = Arc::new(providers);
     let begin = Instant::now();
     let end = begin + config.length;
     let mut trading = JoinSet::new();
-    for pair in &pairs {
+    for buyer in buyers {
+        let customer = Arc::new(Customer {
+            buyer,
+            providers: providers.clone(),
+            class,
+        });
         for _ in 0..config.streams {
-            trading.spawn(trade_until(pair.clone(), end));
+            trading.spawn(trade_until(customer.clone(), end));
         }
     }
     let mut times = Vec::new();
@@ -124,17 +124,17 @@ async fn measure_leases(folder: &Path, config: LeaseConfig) -> Result<LeaseRepor
 }
 
 /// Opens and settles one lease after another, and returns the time of each.
-async fn trade_until(pair: Arc<Pair>, end: Instant) -> Result<Vec<Duration>, TradersError> {
+async fn trade_until(customer: Arc<Customer>, end: Instant) -> Result<Vec<Duration>, TradersError> {
     let mut times = Vec::new();
     while Instant::now() < end {
         let begin = Instant::now();
-        pair.settle_lease().await?;
+        customer.settle_lease().await?;
         times.push(begin.elapsed());
     }
     Ok(times)
 }
 
-impl Pair {
+impl Customer {
     async fn settle_lease(&self) -> Result<(), TradersError> {
         let bid = Command::PlaceBid(Box::new(make_bid(self.class)));
         let trade = match self.buyer.submit_one(bid).await? {
@@ -143,14 +143,15 @@ impl Pair {
         };
         let trade = trade.ok_or(TradersError::Unfilled)?;
         let lease = trade.lease;
+        let provider = &self.providers[&trade.provider];
         self.buyer.submit_one(Command::StartWork { lease }).await?;
         let ready = Command::StateReady { lease };
-        self.provider.submit_one(ready).await?;
+        provider.submit_one(ready).await?;
         let receipt = Receipt::new(self.receipt_body(&trade))
-            .sign_as_provider(self.provider.key().signing_key())
+            .sign_as_provider(provider.key().signing_key())
             .sign_as_buyer(self.buyer.key().signing_key());
         let settle = Command::Settle(Box::new(receipt));
-        self.provider.submit_one(settle).await?;
+        provider.submit_one(settle).await?;
         Ok(())
     }
 
@@ -173,7 +174,7 @@ impl Pair {
             usage: USAGE,
             metered: None,
             idle: DeviceMicros(0),
-            idle_part: Permille(0),
+            idle_part: IDLE,
             price: trade.price,
             amount: ReceiptBody::amount_due(trade.price, USAGE).expect("the price is low"),
             bytes_in: 0,

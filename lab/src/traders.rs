@@ -20,6 +20,9 @@ use souk_testnet::process::StartError;
 /// Initial credits of each account.
 const PURSE: Credits = Credits(1_000_000_000_000);
 
+/// The part of the price that held and unused time costs: the market takes no ask with less.
+pub const IDLE: Permille = Permille(100);
+
 /// Price of a device-second, in micro-credits.
 const PRICE: Price = Price(1);
 
@@ -126,7 +129,7 @@ pub fn make_ask() -> Ask {
         duration_max: Millis(3_600_000),
         notice: Millis(0),
         spot: Vec::new(),
-        idle: Permille(0),
+        idle: IDLE,
         accepts: BuyerFilter::default(),
         tif: TimeInForce::Gtc,
     }

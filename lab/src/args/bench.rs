@@ -264,10 +264,10 @@ pub struct LeaseBenchArgs {
     #[arg(long, default_value_t = 3)]
     pub validators: u32,
     /// The pairs of a buyer and a provider that trade with each other.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub pairs: u32,
-    /// The leases that each pair has open at once.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pairs: u32,
+    /// The leases that each pair has open at once. Validators close a connection with many more.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub streams: u32,
     /// How long to measure, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
