@@ -57,7 +57,7 @@ pub struct UpArgs {
     /// devices), phones, datacenter, or a file that lists them.
     #[arg(long, default_value = "mixed", value_name = "WORD|FILE")]
     pub profile: String,
-    /// The number of providers of a new testnet, 1 to 300, each a process; by default as many as
+    /// The number of providers of a new testnet, 1 to 64, each a process; by default as many as
     /// the profile lists.
     #[arg(long, value_name = "N")]
     pub providers: Option<usize>,

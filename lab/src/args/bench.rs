@@ -247,7 +247,7 @@ pub struct SubmitBenchArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub buyers: u32,
     /// The number of providers, each a process with one emulated device.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=300))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub providers: u32,
     /// The number of validators, 1 to 15.
     #[arg(long, default_value_t = 3)]

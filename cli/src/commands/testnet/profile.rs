@@ -12,7 +12,7 @@ use souk_vocabulary::catalogue;
 use crate::failure::{Failure, Kind};
 
 /// Largest number of providers, each of which is a process.
-pub const PROVIDERS_MAX: usize = 300;
+pub const PROVIDERS_MAX: usize = 64;
 
 /// Micro-credits in a credit.
 const MICRO: f64 = 1e6;
@@ -235,7 +235,7 @@ mod tests {
         refused(&entry("nvidia-h9", 0.1, 1), "nvidia-h9");
         refused(&entry("cpu", 0.0, 1), "price");
         refused(&entry("cpu", f64::INFINITY, 1), "price");
-        refused(&entry("cpu", 0.1, PROVIDERS_MAX + 1), "1 to 300");
+        refused(&entry("cpu", 0.1, PROVIDERS_MAX + 1), "1 to 64");
         refused(&entry("cpu", 0.1, 0), "not 0");
         refused("provider = []", "not 0");
         refused("[[provider]]\ndevise = \"cpu\"", "devise");
