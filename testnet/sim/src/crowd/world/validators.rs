@@ -47,6 +47,9 @@ pub struct Validators {
     last_commit: u64,
     ticks_at: Option<u64>,
     index: u64,
+    /// The number of orders in the book: counting them anew for each question takes longer than to
+    /// answer many of them.
+    orders: u64,
     /// The number of commands and the bytes of all batches, and the longest wait in a queue.
     pub commands: u64,
     pub log_bytes: u64,
@@ -76,6 +79,7 @@ impl Validators {
             last_commit: 0,
             ticks_at: None,
             index: 0,
+            orders: 0,
             commands: 0,
             log_bytes: 0,
             wait_us_max: 0,
@@ -138,10 +142,7 @@ impl Crowd {
         let node = put.node;
         let cost = match &put.question {
             Request::Submit(_) => costs::SIGNATURE_US + costs::COMMAND_US,
-            question => {
-                let asks = self.validators.exchange().census().orders;
-                costs::question_us(question, asks)
-            }
+            question => costs::question_us(question, self.validators.orders),
         };
         let Some(done) = self.validators.queue_work(node, self.now, cost) else {
             self.counts.busy += 1;
@@ -230,6 +231,7 @@ impl Crowd {
     /// Checks the exchange's latest events, and reports them to those who watch.
     fn on_market_events(&mut self) {
         let events = self.validators.machine.watch().0.take();
+        self.validators.orders = self.validators.exchange().census().orders;
         let mut touched: Vec<usize> = events
             .iter()
             .flat_map(MarketEvent::involved_accounts)
