@@ -11,6 +11,7 @@
 
 pub mod adapter;
 pub mod answer;
+pub mod answer_scoring;
 pub mod bundled_model;
 pub mod chat;
 pub mod config;
@@ -20,7 +21,6 @@ pub mod generation;
 pub mod gguf;
 pub mod grammar;
 pub mod model;
-pub mod scoring;
 pub mod stop_strings;
 pub mod tokens;
 pub mod tools;

@@ -11,7 +11,7 @@
 //! of the sizes (64 bits each), address of the values (little-endian in C order). A module returns
 //! a table at address 0 to refuse the inputs.
 
-mod table;
+mod tensor_table;
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -230,13 +230,13 @@ impl Kernel {
     /// Returns a [`WasmError`] that names the limit or the fault of the kernel.
     pub fn run(&self, inputs: &[Tensor], outputs: &[DType]) -> Result<Vec<Tensor>, WasmError> {
         let mut session = self.start_session()?;
-        let table = table::write(&mut session, inputs)?;
+        let table = tensor_table::write(&mut session, inputs)?;
         let count = u32::try_from(inputs.len()).unwrap_or(u32::MAX);
         let made = session.call(session.run, (table, count))?;
         if made == 0 && !outputs.is_empty() {
             return Err(WasmError::Refused);
         }
-        table::read(&session, made, outputs, self.limits.output_bytes)
+        tensor_table::read(&session, made, outputs, self.limits.output_bytes)
     }
 
     /// Creates a fresh instance.

@@ -23,8 +23,8 @@ use souk_scheduler::planning::{
 
 use super::Buyer;
 use super::job_priority::QueuedJob;
+use super::lease_length::{self, MICRO};
 use super::quote_error::QuoteError;
-use super::terms::{self, MICRO};
 use crate::buyer::job::{Job, Limits};
 use crate::buyer::link_estimates::LinkEstimates;
 use crate::buyer::past_times::{Overheads, PlannedWork};
@@ -309,7 +309,7 @@ pub(super) async fn over_book(
     turn.check_precedence(taken.iter().map(|offer| &listings[*offer]))?;
     let providers: Vec<_> = taken.iter().map(|it| listings[*it].provider).collect();
     Ok(Quote {
-        hop_seconds: terms::session_hop_seconds(&limits, &plan),
+        hop_seconds: lease_length::session_hop_seconds(&limits, &plan),
         overheads: buyer.past.estimate_overheads(
             &providers,
             PlannedWork {
@@ -421,8 +421,9 @@ fn within_budget(
     let Some(budget) = limits.budget else {
         return Ok((listings, planned));
     };
-    let lasts = |plan: &Plan| plan.makespan_seconds + terms::session_hop_seconds(limits, plan);
-    let comfortable = terms::comfortable_lease(lasts(&planned));
+    let lasts =
+        |plan: &Plan| plan.makespan_seconds + lease_length::session_hop_seconds(limits, plan);
+    let comfortable = lease_length::comfortable_lease(lasts(&planned));
     if total_escrow(&listings, &planned, limits, comfortable) <= budget {
         return Ok((listings, planned));
     }
@@ -447,7 +448,12 @@ fn within_budget(
         options.extend(planned.map(|planned| (few, planned)));
     }
     let needed = |(listings, plan): &(Vec<Listing>, Plan)| {
-        total_escrow(listings, plan, limits, terms::shortest_lease(lasts(plan)))
+        total_escrow(
+            listings,
+            plan,
+            limits,
+            lease_length::shortest_lease(lasts(plan)),
+        )
     };
     let cheapest = options
         .into_iter()

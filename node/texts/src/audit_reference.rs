@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use souk_llm::answer::AnswerForm;
-use souk_llm::generation::Sequence;
-use souk_llm::model::LanguageModel;
-use souk_llm::scoring::{
+use souk_llm::answer_scoring::{
     Difference, LIKELIEST, ScoringError, TokenScore, measure_differences, read_likeliest,
     score_answer,
 };
+use souk_llm::generation::Sequence;
+use souk_llm::model::LanguageModel;
 use souk_llm::tokens::Marks;
 use souk_node::endpoint::own_engine::OwnFault;
 use souk_node::memory::ContentId;
@@ -330,7 +330,7 @@ impl AuditReference {
             OwnFault::Refused(why) | OwnFault::Failed(why) => ReadFault::Refused(why),
             OwnFault::Busy => ReadFault::Refused(String::new()),
         })?;
-        souk_llm::scoring::check_sampling(&prepared.sampling)?;
+        souk_llm::answer_scoring::check_sampling(&prepared.sampling)?;
         let content = &answer.text.content;
         let prompt = prepared.tokens;
         let whole = self.encode(&format!("{}{content}", prepared.text))?;

@@ -33,7 +33,7 @@ mod session_journal;
 mod session_reports;
 mod session_shell;
 mod slot_pool;
-mod step_outputs;
+mod step_conversion;
 mod steps;
 mod stop_signal;
 mod text_engine;

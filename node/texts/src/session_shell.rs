@@ -30,7 +30,7 @@ use tokio::task::{JoinError, JoinHandle};
 use crate::TextObserver;
 use crate::session_journal::{SessionJournals, store_events};
 use crate::session_reports::SessionReports;
-use crate::step_outputs::{
+use crate::step_conversion::{
     StepOutputs, are_logits_close, are_tokens_sampled_from_logits, sampled_tokens, step_inputs,
     to_core_step,
 };

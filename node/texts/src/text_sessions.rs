@@ -9,7 +9,7 @@ use souk_vocabulary::processor::RunError;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::step_outputs::StepOutputs;
+use crate::step_conversion::StepOutputs;
 use crate::steps::{Steps, step_outcome};
 use crate::text_error::{TextError, failed_step};
 

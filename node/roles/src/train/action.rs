@@ -1,5 +1,5 @@
-//! The effects that the core of a run requests, in the order in which its shell must carry them
-//! out.
+//! The effects that the core of a training run requests of its shell, in the order in which the
+//! shell must carry them out.
 
 use souk_market::{AccountKey, Credits};
 
@@ -7,7 +7,7 @@ use super::audits::AuditVerdict;
 use super::facts::{Checkpoint, End, Fact, LossBits, SegmentClaim, States};
 use crate::clock::Micros;
 
-/// An effect that the core of a run requests.
+/// An effect that the core of a training run requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Look for the next lease. Answer: [`super::Event::Quoted`] or [`super::Event::NotQuoted`].

@@ -5,7 +5,7 @@ use souk_market::Credits;
 use souk_roles::train::LeaseWish;
 
 use crate::buyer::QuoteError;
-use crate::buyer::terms::{MICRO, TIME_MARGIN_MIN};
+use crate::buyer::lease_length::{MICRO, TIME_MARGIN_MIN};
 
 /// If nothing of the budget is left, the suggested budget adds this many times the price of a
 /// lease.

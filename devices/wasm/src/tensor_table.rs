@@ -1,5 +1,6 @@
-//! Copies tensors into a module's memory and out of it. The host trusts nothing that a module
-//! states: it checks every address, size and type before it copies a byte.
+//! Copies tensors into the memory of a WebAssembly module and out of it. Both sides pass them as a
+//! table of the type, the sizes and the address of each tensor. The host trusts nothing that a
+//! module states: it checks every address, size and type before it copies a byte.
 
 use bytes::Bytes;
 use souk_memory::{DType, Shape, ShapeError, Tensor};

@@ -1,5 +1,5 @@
 //! Scores an answer with a reference model, so that an audit can judge whether the model that was
-//! sold wrote it: the reference reads the answer again, and this module computes for each token
+//! sold wrote it. The reference reads the answer again. For each token, this module computes
 //! whether the reference would have drawn it too, and otherwise how far it was from drawing it.
 //!
 //! The distance is a *shift* in units of logits: by how much the reference's logits must move

@@ -1,6 +1,5 @@
-//! Computes how long the leases of a plan must last, for the quote: the planned time, and spare
-//! time for a busy machine. It also estimates how long a session's requests wait, and defines the
-//! unit of prices.
+//! Computes how long the leases of a plan must last: the planned time, the waiting of a session's
+//! requests, and spare time for a busy machine.
 
 use std::time::Duration;
 
