@@ -98,7 +98,7 @@ USES = {
     "testnet": {"folder", "node"},
     "cli": {
         "api", "llm", "texts", "openai", "gateway", "testnet",
-        "folder", "network", "sandbox", "node",
+        "folder", "network", "sandbox", "node", "node-testing",
         "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "registry",
     },
     # What tests and measures souk stays out of what people install.
@@ -122,7 +122,10 @@ NEVER = {
     "registry": ["libp2p*", "souk-market", "souk-consensus", "souk-testing"],
     "llm": ["libp2p*", "tokio*", "rten*", "wgpu*", "souk-cpu"],
     "scheduler": ["libp2p*", "souk-market", "souk-consensus", "rten*", "wgpu*", "souk-cpu"],
-    "cli": ["souk-sim", "souk-market-bench", "souk-scheduler-bench", "souk-devices-bench"],
+    "cli": [
+        "souk-sim", "souk-node-testing", "souk-market-bench", "souk-scheduler-bench",
+        "souk-devices-bench",
+    ],
     # Keys and addresses have small crates of their own: those who need a file wait for no network.
     "folder": [
         "libp2p", "libp2p-swarm", "souk-scheduler", "souk-host", "souk-cpu", "rten*", "wgpu*",

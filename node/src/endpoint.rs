@@ -22,12 +22,13 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 
-use souk_market::{NameFault, Resources, TokenTerms};
+use souk_market::{AccountKey, LeaseId, NameFault, Resources, TokenTerms};
 use souk_roles::clock::Micros;
 use souk_roles::lease::truncate_text;
 use souk_roles::tokens::capacity::EngineCapacity;
 use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::counting::TokenCount;
+use souk_roles::tokens::prompts::PromptHistory;
 use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
 use tokio::time::Instant;
 
@@ -35,7 +36,7 @@ use engine::{EngineFault, TextSource};
 use engine_key::EngineKey;
 use figures::RequestCounter;
 use own_engine::{OwnEngine, OwnFault};
-use pieces::PieceSink;
+use pieces::{PieceSink, PieceStreams};
 use souk_folder::config::{EndpointChoice, ServedModelChoice};
 use transport::UrlFault;
 use upstream::{FieldFault, Upstream, UpstreamError};
@@ -45,6 +46,9 @@ pub use sse::AnswerPiece;
 
 /// An answer ends this long before its lease does, so that the buyer can still receive it.
 const HANDOVER: Duration = Duration::from_secs(2);
+
+/// The time for a request outside of any market.
+const UNSOLD_TIME: Duration = Duration::from_secs(300);
 
 /// How long the rest of an engine's stream can take after the answer's end.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
@@ -172,6 +176,18 @@ impl Endpoint {
         Endpoint { terms, ..self }
     }
 
+    /// Waits for an engine's text for no longer than so, at first and in pauses.
+    #[cfg(test)]
+    pub(crate) fn with_patience(self, first: Duration, pause: Duration) -> Endpoint {
+        let engine = match self.engine {
+            TextSource::Http(upstream) => {
+                TextSource::Http(Box::new(upstream.with_patience(first, pause)))
+            }
+            own @ TextSource::Own(_) => own,
+        };
+        Endpoint { engine, ..self }
+    }
+
     /// Continues the counts of requests that a provider's folder holds.
     #[must_use]
     pub(crate) fn with_counts_of(self, home: &Path) -> Endpoint {
@@ -182,7 +198,7 @@ impl Endpoint {
     }
 
     /// Returns the counts of requests and tokens.
-    pub(crate) fn token_figures(&self) -> TokenFigures {
+    pub fn token_figures(&self) -> TokenFigures {
         TokenFigures {
             trouble: self.lock_trouble().clone(),
             ..self.counter.figures(self.slots_now())
@@ -341,7 +357,7 @@ impl Endpoint {
     }
 
     /// Asks the engine for its models, to see that it answers and has the one on sale, and notes
-    /// whether it continues answers.
+    /// whether it continues answers and keeps the prompts of tabs apart.
     ///
     /// # Errors
     /// When it does not answer, or lists other models only.
@@ -360,7 +376,19 @@ impl Endpoint {
             });
         }
         upstream.probe_continuation(model).await;
+        upstream.probe_cache_salt(model).await;
         Ok(())
+    }
+
+    /// Answers a request outside of any market, as that of a tab of this number. Tests and trials
+    /// use it: nobody is billed, and nobody gets pieces.
+    pub async fn answer_unsold(&self, tab: LeaseId, request: &TextRequest) -> TextAnswer {
+        let streams = Arc::<PieceStreams>::default();
+        streams.open_tab(tab, AccountKey::default());
+        let sink = streams.open_sink(tab, 0);
+        let prompt = PromptHistory::default().count_prompt(request);
+        self.answer_request(request, prompt, UNSOLD_TIME, &sink)
+            .await
     }
 
     /// Answers a request, and sends the text to the buyer while the engine generates it. If an
@@ -508,4 +536,4 @@ fn own_answer(error: &OwnFault) -> TextAnswer {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,211 +1,18 @@
 //! Tests providers that sell the models of an inference engine by the token, and buyers that use
 //! them over OpenAI's HTTP API.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use serde_json::{Value, json};
+pub use souk_node_testing::fake_engine::{FakeEngine as Engine, KEY, MODEL, Manner, PIECES};
 
 use crate::chats::Server;
 use crate::common::{Market, souk};
 use crate::http::asked;
 use crate::seller::{Seller, until};
 use crate::text_keys;
-
-pub const MODEL: &str = "qwen/qwen3-8b";
-
-/// What the engine says, in pieces.
-pub const PIECES: [&str; 4] = ["A market ", "is where ", "strangers ", "trade."];
-
-/// How an engine behaves.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
-    Well,
-    /// It has no room.
-    Busy,
-    /// It ends its stream after two pieces.
-    Breaks,
-    /// It reports an error in its stream before any text.
-    Fails,
-    /// It begins each answer anew, also one that it should continue.
-    Anew,
-    /// It refuses every request.
-    Refuses,
-    /// It waits a while before each piece.
-    Slow,
-    /// It sends its clients to another path of its own.
-    Moved,
-    /// It lists its models, and then refuses the key, which it repeats.
-    Revoked,
-}
-
-/// How long a slow engine takes for a piece.
-const SLOW: Duration = Duration::from_millis(400);
-
-/// The key that an engine wants.
-pub const KEY: &str = "sk-of-the-engine";
-
-/// An engine with OpenAI's HTTP API that refuses every path and field but those that souk sends.
-pub struct Engine {
-    pub url: String,
-    /// The bodies of its requests.
-    asked: Arc<Mutex<Vec<Value>>>,
-}
-
-impl Engine {
-    pub fn start(manner: Manner) -> Engine {
-        Engine::start_behind("http", manner, |stream| stream)
-    }
-
-    /// Starts an engine whose connections are opened by `open`.
-    pub fn start_behind<S: Read + Write>(
-        scheme: &str,
-        manner: Manner,
-        open: impl Fn(TcpStream) -> S + Clone + Send + 'static,
-    ) -> Engine {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let url = format!(
-            "{scheme}://{}/v1",
-            listener.local_addr().expect("it listens")
-        );
-        let asked = Arc::<Mutex<Vec<Value>>>::default();
-        let seen = asked.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (seen, open) = (seen.clone(), open.clone());
-                std::thread::spawn(move || drop(serve(open(stream), manner, &seen)));
-            }
-        });
-        Engine { url, asked }
-    }
-
-    pub fn requests(&self) -> Vec<Value> {
-        self.asked.lock().expect("nobody panicked").clone()
-    }
-}
-
-/// Serves one request.
-fn serve<S: Read + Write>(
-    stream: S,
-    manner: Manner,
-    seen: &Mutex<Vec<Value>>,
-) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    let mut first = String::new();
-    reader.read_line(&mut first)?;
-    let (mut length, mut has_key) = (0, false);
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line)?;
-        has_key |= line.trim_end() == format!("authorization: Bearer {KEY}");
-        let line = line.trim_end().to_ascii_lowercase();
-        if line.is_empty() {
-            break;
-        }
-        if let Some(text) = line.strip_prefix("content-length: ") {
-            length = text.parse().expect("a length");
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    let mut stream = reader.into_inner();
-    if !has_key {
-        let error = json!({ "error": { "message": "no key" } }).to_string();
-        return answer(&mut stream, "401 Unauthorized", &error);
-    }
-    if first.starts_with("GET /v1/models HTTP/1.1") {
-        let models = json!({ "data": [{ "id": MODEL }] }).to_string();
-        return answer(&mut stream, "200 OK", &models);
-    }
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let known = [
-        "model",
-        "messages",
-        "stream",
-        "max_tokens",
-        "temperature",
-        "top_p",
-        "seed",
-        "stop",
-        "frequency_penalty",
-        "presence_penalty",
-        "continue_final_message",
-        "add_generation_prompt",
-    ];
-    let fields = body.as_object().into_iter().flatten();
-    let is_known = fields
-        .clone()
-        .all(|(name, _)| known.contains(&name.as_str()));
-    if !first.starts_with("POST /v1/chat/completions HTTP/1.1") || !is_known {
-        return answer(&mut stream, "400 Bad Request", "{}");
-    }
-    if body["stream"] == json!(false) {
-        // souk tries at its start whether the engine continues answers; this one does not tell.
-        return answer(&mut stream, "200 OK", "{}");
-    }
-    let continues = body["continue_final_message"] == json!(true) && manner != Manner::Anew;
-    let begun = match continues {
-        true => body["messages"]
-            .as_array()
-            .and_then(|it| it.last())
-            .cloned(),
-        false => None,
-    };
-    seen.lock().expect("nobody panicked").push(body);
-    if manner == Manner::Refuses {
-        let error = json!({ "error": { "message": "it is too long" } }).to_string();
-        return answer(&mut stream, "400 Bad Request", &error);
-    }
-    if manner == Manner::Revoked {
-        let error = json!({ "error": { "message": format!("{KEY} is revoked") } }).to_string();
-        return answer(&mut stream, "401 Unauthorized", &error);
-    }
-    if manner == Manner::Moved {
-        let status = "307 Temporary Redirect\r\nlocation: /v1/chat/completions?moved";
-        return answer(&mut stream, status, "{}");
-    }
-    if manner == Manner::Busy {
-        return answer(&mut stream, "429 Too Many Requests", "{}");
-    }
-    write!(
-        stream,
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-    )?;
-    if manner == Manner::Fails {
-        let error = json!({ "error": { "message": "out of memory" } });
-        return write!(stream, "data: {error}\n\n");
-    }
-    let text = PIECES.concat();
-    let begun = begun.map(|message| message["content"].as_str().unwrap_or_default().to_owned());
-    let rest = begun.map(|begun| text.strip_prefix(&begun).expect("its own text").to_owned());
-    let pieces = rest.as_ref().map_or(PIECES.to_vec(), |rest| vec![rest]);
-    for (number, piece) in pieces.iter().enumerate() {
-        if manner == Manner::Slow {
-            std::thread::sleep(SLOW);
-        }
-        if manner == Manner::Breaks && number == 2 {
-            return Ok(());
-        }
-        let chunk = json!({ "choices": [{ "delta": { "content": piece } }] });
-        write!(stream, "data: {chunk}\n\n")?;
-        stream.flush()?;
-    }
-    let end = json!({ "choices": [{ "delta": {}, "finish_reason": "stop" }] });
-    write!(stream, "data: {end}\n\ndata: [DONE]\n\n")?;
-    stream.flush()
-}
-
-fn answer(stream: &mut impl Write, status: &str, body: &str) -> std::io::Result<()> {
-    let length = body.len();
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}"
-    )?;
-    stream.flush()
-}
 
 /// A question of 16 bytes, which are 4 tokens.
 fn question(more: &Value) -> Value {
@@ -296,7 +103,8 @@ pub fn sell_with(market: &Market, name: &str, engine: &Engine, options: &[&str])
 #[test]
 fn a_model_of_an_engine_is_sold_by_the_token_and_bought_over_http() {
     let market = Market::with_one_provider();
-    let engine = Engine::start(Manner::Well);
+    // What the engine says of its usage is never billed.
+    let engine = Engine::start(Manner::WrongUsage);
     let endpoint = [
         "provider",
         "init",
@@ -357,6 +165,13 @@ fn a_model_of_an_engine_is_sold_by_the_token_and_bought_over_http() {
     assert_eq!(requests[1]["max_tokens"], 40);
     let leases = seller.status()["leases"].clone();
     assert!(leases.to_string().contains("receipt"), "{leases}");
+    // souk tries at its start whether an engine takes a salt, and this one does not.
+    let refused = engine.refusals();
+    let is_probe = |it: &String| it == "the field cache_salt";
+    assert!(
+        !refused.is_empty() && refused.iter().all(is_probe),
+        "{refused:?}"
+    );
 }
 
 #[test]

@@ -8,6 +8,8 @@
 
 mod answer_events;
 mod book_looks;
+#[cfg(test)]
+mod engine_faults;
 mod error;
 mod key_cover;
 mod offers;

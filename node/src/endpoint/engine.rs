@@ -73,7 +73,7 @@ impl TextSource {
     ) -> Result<AnswerStream, EngineFault> {
         match self {
             TextSource::Http(upstream) => {
-                let chat = upstream.begin_chat(model, request).await?;
+                let chat = upstream.begin_chat(model, tab, request).await?;
                 Ok(AnswerStream::Http(Box::new(chat)))
             }
             TextSource::Own(engine) => {

@@ -2,14 +2,17 @@
 //! handles refusals, failures and a stop by the buyer.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use souk_market::{AccountKey, LeaseId};
+use souk_node_testing::fake_engine::{FakeEngine, KEY, MODEL, Manner};
 use souk_roles::tokens::prompts::PromptHistory;
 use souk_roles::tokens::text::{Message, Role};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::own_engine::OwnAnswer;
@@ -133,6 +136,22 @@ async fn an_answer_ends_what_the_owner_sees_of_a_failure() {
     assert_eq!(answering.token_figures().trouble, None);
 }
 
+/// Opens an endpoint with two slots that sells the answers of an engine.
+pub(crate) fn open_endpoint(folder: &Path, engine: &FakeEngine) -> Endpoint {
+    let key_file = folder.join("key");
+    std::fs::write(&key_file, KEY).unwrap();
+    std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let choice = EndpointChoice {
+        url: engine.url.clone(),
+        model: MODEL.to_owned(),
+        key_file: Some(key_file),
+        ca_file: None,
+        resold: false,
+        fields: BTreeMap::new(),
+    };
+    Endpoint::new(&choice, 2).unwrap()
+}
+
 /// Reads a request that states its length, and returns its body.
 pub(super) async fn read_request_body(socket: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let mut head = Vec::new();
@@ -147,36 +166,45 @@ pub(super) async fn read_request_body(socket: &mut TcpStream) -> std::io::Result
     Ok(body)
 }
 
-/// Serves one answer after the other, each on a connection of its own.
-async fn serve_statuses(listener: TcpListener, status: &'static str) -> std::io::Result<()> {
-    loop {
-        let (mut socket, _) = listener.accept().await?;
-        read_request_body(&mut socket).await?;
-        let body = "{}";
-        let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 2\r\n\r\n");
-        socket.write_all(format!("{head}{body}").as_bytes()).await?;
-    }
-}
-
 #[tokio::test]
 async fn an_engine_that_refuses_everything_is_not_on_sale() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let choice = EndpointChoice {
-        url: format!("http://{}/v1", listener.local_addr().unwrap()),
-        model: "m".to_owned(),
-        key_file: None,
-        ca_file: None,
-        resold: false,
-        fields: BTreeMap::new(),
-    };
-    tokio::spawn(serve_statuses(listener, "422 Unprocessable Entity"));
-    let refusing = Endpoint::new(&choice, 2).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let engine = FakeEngine::start(Manner::Refuses);
+    let refusing = open_endpoint(folder.path(), &engine);
     for number in 0..8 {
         assert_eq!(refusing.slots_now(), 2, "{number}");
         let refused = answer(&refusing, false).await;
         assert_eq!(refused.finish, Finish::Refused, "{}", refused.message);
     }
     assert_eq!(refusing.slots_now(), 0);
+}
+
+#[tokio::test]
+async fn each_tab_has_a_salt_of_its_own_at_an_engine_that_takes_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = FakeEngine::start(Manner::Caches);
+    let salted = open_endpoint(folder.path(), &engine);
+    salted.check_engine().await.unwrap();
+    for tab in [1, 1, 2] {
+        salted.answer_unsold(LeaseId(tab), &request()).await;
+    }
+    let salts = || {
+        let bodies = engine.requests().into_iter();
+        bodies.map(|body| body["cache_salt"].as_str().map(str::to_owned))
+    };
+    let first: Vec<Option<String>> = salts().collect();
+    assert!(first[0].is_some(), "{first:?}");
+    assert_eq!(first[0], first[1]);
+    assert_ne!(first[0], first[2]);
+    // Another engine is started, which refuses the field. What a buyer writes cannot show that.
+    engine.set_manner(Manner::Well);
+    let mut naming = request();
+    naming.messages[0].content = "my cache_salt".to_owned();
+    let refused = salted.answer_unsold(LeaseId(1), &naming).await;
+    assert_eq!(refused.finish, Finish::Refused);
+    let answered = salted.answer_unsold(LeaseId(1), &request()).await;
+    assert_eq!(answered.finish, Finish::Stop, "{}", answered.message);
+    assert_eq!(salts().next_back(), Some(None));
 }
 
 #[test]

@@ -2,10 +2,12 @@
 //! builds from a fixed list of fields, so a buyer can reach no other function of the engine. It
 //! follows no redirect, so the engine's key goes to that origin only.
 
+mod cache_salt;
 mod continuation;
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::hash::RandomState;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::client::legacy::{self, Client};
 use serde_json::{Map, Value, json};
+use souk_market::LeaseId;
 use souk_roles::lease::truncate_text;
 use souk_roles::tokens::text::{Message, Role, TextRequest};
 use tokio::time::{Instant, timeout_at};
@@ -41,7 +44,7 @@ const TRIES_MAX: u32 = 3;
 const SMALL_SEED_MAX: i64 = i32::MAX as i64;
 
 /// The fields that souk fills in.
-const OWN_FIELDS: [&str; 12] = [
+const OWN_FIELDS: [&str; 13] = [
     "model",
     "messages",
     "stream",
@@ -54,7 +57,11 @@ const OWN_FIELDS: [&str; 12] = [
     "stop",
     "continue_final_message",
     "add_generation_prompt",
+    CACHE_SALT,
 ];
+
+/// The field that keeps the cached prompts of different tabs apart.
+const CACHE_SALT: &str = "cache_salt";
 
 /// The fields that change the form of answers, so that souk would misread or miscount them.
 const FORM_FIELDS: [&str; 8] = [
@@ -90,6 +97,10 @@ pub struct Upstream {
     is_seedless: Arc<AtomicBool>,
     /// Whether it was seen to ignore that it should continue an answer.
     ignores_continuation: Arc<AtomicBool>,
+    /// Whether it was seen to take [`CACHE_SALT`].
+    takes_salt: Arc<AtomicBool>,
+    /// The secret from which salts are made.
+    salt_secret: RandomState,
 }
 
 /// How long an engine can be without text.
@@ -197,6 +208,8 @@ impl Upstream {
             fields: Map::new(),
             is_seedless: Arc::default(),
             ignores_continuation: Arc::default(),
+            takes_salt: Arc::default(),
+            salt_secret: RandomState::new(),
         })
     }
 
@@ -214,6 +227,13 @@ impl Upstream {
             fields: fields.collect(),
             ..self
         })
+    }
+
+    /// Waits for text for no longer than so, at first and in pauses.
+    #[cfg(test)]
+    pub(super) fn with_patience(self, first: Duration, pause: Duration) -> Upstream {
+        let patience = Patience { first, pause };
+        Upstream { patience, ..self }
     }
 
     /// Returns the base URL.
@@ -242,33 +262,47 @@ impl Upstream {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Begins the streamed answer to a request. An engine that refuses the seed gets the request
-    /// without it, and no seed from then on, if a buyer cannot have caused that.
+    /// Begins the streamed answer to a request of a tab. An engine that refuses the seed gets the
+    /// request without it, and no seed from then on, if a buyer cannot have caused that. The same
+    /// holds for the salt of its cache.
     pub(super) async fn begin_chat(
         &self,
         model: &str,
+        tab: LeaseId,
         request: &TextRequest,
     ) -> Result<Chat, UpstreamError> {
         if request.continues && self.ignores_continuation() {
             return Err(UpstreamError::Discontinuous);
         }
         let began = Instant::now();
-        let send = |seed| {
+        let salt = self.cache_salt(tab);
+        let send = |seed, salt: Option<String>| {
             let asked = TextRequest {
                 seed,
                 ..request.clone()
             };
-            let body = self.to_body(model, &asked).to_string();
-            self.send_request(Method::POST, "/chat/completions", Some(body), began)
+            let mut body = self.to_body(model, &asked);
+            if let Some(salt) = salt {
+                body[CACHE_SALT] = json!(salt);
+            }
+            let body = Some(body.to_string());
+            self.send_request(Method::POST, "/chat/completions", body, began)
         };
         let is_seedless = self.is_seedless.load(Ordering::Relaxed);
         let seed = request.seed.filter(|_| !is_seedless);
-        let answer = match (send(seed).await, seed) {
+        let answer = match (send(seed, salt.clone()).await, seed) {
             (Err(error), Some(seed)) if error.names_field("seed") => {
-                let answer = send(None).await?;
+                let answer = send(None, salt).await?;
                 let is_telling = seed <= SMALL_SEED_MAX && !has_word(request, "seed");
                 self.is_seedless.fetch_or(is_telling, Ordering::Relaxed);
                 answer
+            }
+            // Another engine was started, and no buyer's text can have caused the refusal.
+            (Err(error), seed)
+                if error.names_field(CACHE_SALT) && !has_word(request, CACHE_SALT) =>
+            {
+                self.takes_salt.store(false, Ordering::Relaxed);
+                send(seed, None).await?
             }
             (answer, _) => answer?,
         };
@@ -667,7 +701,7 @@ mod tests {
         };
         let mut last = Instant::now();
         let request = TextRequest::default();
-        let mut chat = match engine.begin_chat("m", &request).await {
+        let mut chat = match engine.begin_chat("m", LeaseId(1), &request).await {
             Ok(chat) => chat,
             Err(UpstreamError::Silent(patience)) => return (patience, last.elapsed()),
             Err(error) => panic!("{error}"),
@@ -754,7 +788,7 @@ mod tests {
                 }],
                 ..TextRequest::default()
             };
-            engine.begin_chat("m", &request).await.unwrap();
+            engine.begin_chat("m", LeaseId(1), &request).await.unwrap();
         }
         std::iter::from_fn(|| got.try_recv().ok()).collect()
     }

@@ -1,5 +1,5 @@
-//! Contains helpers for tests of the messages between nodes. Other crates use it only as a
-//! dev-dependency.
+//! Contains helpers for tests of what nodes say to each other and to inference engines. No crate
+//! that people install uses it, except as a dev-dependency.
 //!
 //! A test tries damaged frames on the decoder of each message that a stranger can send:
 //!
@@ -12,4 +12,5 @@
 
 #![forbid(unsafe_code)]
 
+pub mod fake_engine;
 pub mod fuzzed;

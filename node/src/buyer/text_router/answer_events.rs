@@ -185,22 +185,7 @@ impl AnswerEvents {
 
     /// Takes the end of the open tab's answer: that of the whole answer, or a fault.
     fn take_end(&mut self, done: &FinishedText) -> Result<(), AnswerFault> {
-        let message = || done.answer.message.clone();
-        let fault = match done.answer.finish {
-            Finish::Busy => Some(AnswerFault::Busy(message())),
-            Finish::Interrupted => Some(AnswerFault::Engine(message())),
-            Finish::Expired if self.own.is_empty() => {
-                let why = "the engine gave no text until the tab was over".to_owned();
-                Some(AnswerFault::Engine(why))
-            }
-            Finish::Expired => Some(AnswerFault::TabTime),
-            Finish::Refused if self.route.is_rest() => Some(AnswerFault::Refused(message())),
-            Finish::Refused => Some(AnswerFault::RequestRefused(message())),
-            Finish::Stop | Finish::Length if self.text.is_empty() && self.own.is_empty() => {
-                Some(AnswerFault::Empty)
-            }
-            _ => None,
-        };
+        let fault = AnswerFault::of_end(&self.route, &done.answer, &self.own, &self.text);
         if let Some(fault) = fault {
             if fault.to_failure() == Some(RouteFailure::Refused) {
                 self.without_text = Some(Box::new(done.clone()));
@@ -222,7 +207,8 @@ impl AnswerEvents {
             let core = &mut state.core;
             core.on_answered(now, &self.route, *provider, done.count.output, took);
         }
-        self.end_with(done.answer.finish, message(), (done.count, done.cost));
+        let message = done.answer.message.clone();
+        self.end_with(done.answer.finish, message, (done.count, done.cost));
         Ok(())
     }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use souk_market::Name;
 use souk_memory::StoreError;
-use souk_roles::tokens::router::{Misfit, RouteFailure};
+use souk_roles::tokens::router::{Misfit, Route, RouteFailure};
 use souk_roles::tokens::seam::SeamFault;
 use souk_roles::tokens::tab::TabFailure;
+use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer};
 
 use crate::buyer::text_keys::CoverError;
 use crate::client::broker::BrokerError;
@@ -175,6 +176,32 @@ impl From<BrokerError> for TextRouterError {
 }
 
 impl AnswerFault {
+    /// Returns why a provider's answer, with the text `own`, does not end the answer to a request
+    /// whose reader has got `shown`; none if it does.
+    pub(super) fn of_end(
+        route: &Route,
+        answer: &TextAnswer,
+        own: &AnswerText,
+        shown: &AnswerText,
+    ) -> Option<AnswerFault> {
+        let message = answer.message.clone();
+        Some(match answer.finish {
+            Finish::Busy => AnswerFault::Busy(message),
+            Finish::Interrupted => AnswerFault::Engine(message),
+            Finish::Expired if own.is_empty() => {
+                let why = "the engine gave no text until the tab was over".to_owned();
+                AnswerFault::Engine(why)
+            }
+            Finish::Expired => AnswerFault::TabTime,
+            Finish::Refused if route.is_rest() => AnswerFault::Refused(message),
+            Finish::Refused => AnswerFault::RequestRefused(message),
+            Finish::Stop | Finish::Length if shown.is_empty() && own.is_empty() => {
+                AnswerFault::Empty
+            }
+            _ => return None,
+        })
+    }
+
     /// Returns whether only room was missing, so that the same request can succeed a moment later.
     #[must_use]
     pub fn is_momentary(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::endpoint::is_refusal;
 
 /// How long the probe for continuation can take. An engine that is slower counts as one that
 /// continues, so a provider starts soon.
-const PROBE_MAX: Duration = Duration::from_secs(10);
+pub(super) const PROBE_MAX: Duration = Duration::from_secs(10);
 
 /// The tokens of the answer in the probe: a letter is one in every tokeniser. An engine that
 /// ignores the fields reads the mark after it too, and mostly that of a further answer.
@@ -81,7 +81,7 @@ impl Upstream {
     }
 
     /// Returns how many tokens of a request the engine says it read; none if it says nothing.
-    async fn count_prompt(&self, mut body: Value) -> Result<Option<u64>, UpstreamError> {
+    pub(super) async fn count_prompt(&self, mut body: Value) -> Result<Option<u64>, UpstreamError> {
         let began = Instant::now();
         body["stream"] = json!(false);
         let body = Some(body.to_string());
@@ -94,6 +94,7 @@ impl Upstream {
 
 #[cfg(test)]
 mod tests {
+    use souk_market::LeaseId;
     use souk_roles::tokens::text::AnswerText;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
@@ -147,8 +148,8 @@ mod tests {
             ..TextRequest::default()
         };
         let rest = asked.to_rest(&begun).unwrap().unwrap();
-        assert!(engine.begin_chat("m", &asked).await.is_ok());
-        match engine.begin_chat("m", &rest).await {
+        assert!(engine.begin_chat("m", LeaseId(1), &asked).await.is_ok());
+        match engine.begin_chat("m", LeaseId(1), &rest).await {
             Ok(_) => true,
             Err(UpstreamError::Discontinuous) => false,
             Err(error) => panic!("{error}"),
