@@ -103,7 +103,7 @@ USES = {
     },
     # What tests and measures souk stays out of what people install.
     "lab": {
-        "cli", "testnet", "sim", "folder", "network", "sandbox", "node",
+        "cli", "testnet", "sim", "folder", "network", "sandbox", "node", "node-testing",
         "roles", "market", "consensus",
         "memory", "vocabulary", "host", "cpu", "registry",
         "market-bench", "scheduler-bench", "devices-bench",

@@ -12,6 +12,7 @@ pub mod choose_bench;
 mod commands;
 pub mod consensus_bench;
 pub mod content_bench;
+pub mod engine_attacks;
 pub mod gossip;
 pub mod hostile;
 pub mod lease_bench;

@@ -22,10 +22,7 @@ pub async fn run(folder: &Path, output: Output, command: &Testnet) -> Outcome {
             crowd::run_crowds(output, args.seed, &args.crowd)
         }
         Testnet::Sim(args) => sim::run(output, args),
-        Testnet::Attacks => {
-            sim::play_attacks(output);
-            Ok(())
-        }
+        Testnet::Attacks => sim::play_attacks(output),
         Testnet::Chaos(args) if args.running => chaos::kill_nodes(folder, output, args).await,
         Testnet::Chaos(args) => chaos::run(output, args).await,
         Testnet::Hostile(args) => hostile::run(output, args).await,

@@ -7,12 +7,14 @@
 //! printed loss is the worst at this step size. The moves come from all of the market's commands
 //! and all fields of a receipt: see `moves` and `false_receipts`.
 
+pub mod cheap_models;
 mod disputes;
 mod false_receipts;
 mod moves;
 mod position;
 pub mod tabs;
 pub mod training;
+pub mod unpaid_answers;
 
 use std::collections::HashMap;
 
@@ -447,12 +449,21 @@ pub fn table_rows(costs: &[AttackCost]) -> impl Iterator<Item = [String; 5]> {
         [
             cost.attack.clone(),
             cost.planned_s.to_string(),
-            format!("{:.0}", cost.lost_s),
-            format!("{:.0}", cost.cost_s),
+            format_seconds(cost.lost_s),
+            format_seconds(cost.cost_s),
             cost.reputation_lost.to_string(),
         ]
     };
     costs.iter().map(row)
+}
+
+/// Returns whole seconds; a zero has no sign.
+fn format_seconds(seconds: f64) -> String {
+    let text = format!("{seconds:.0}");
+    match text.as_str() {
+        "-0" => "0".to_owned(),
+        _ => text,
+    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use souk_market::{
     Acceptance, AccountKey, Ask, Batch, Bid, BuyerFilter, Command, CountingRule, Credits, DeviceId,
     DeviceMicros, Exchange, Genesis, JobId, Lease, LeaseId, Limit, Listing, Millis, Name, Nonce,
-    Permille, Receipt, ReceiptBody, Signature, SignedBatch, SigningKey, TimeInForce, TokenTerms,
-    TokenUsage, Units, VerifiedBatch,
+    Permille, Receipt, ReceiptBody, Refusal, Signature, SignedBatch, SigningKey, TimeInForce,
+    TokenTerms, TokenUsage, Units, VerifiedBatch,
 };
 use souk_memory::ContentId;
 use souk_roles::clock::{Micros, Now};
@@ -23,18 +23,18 @@ use super::position::PRICE;
 use super::{AttackCost, Loss, WorstLoss, new_attack_cost};
 
 /// The length of a tab.
-const LENGTH: Millis = Millis(300_000);
+pub(super) const LENGTH: Millis = Millis(300_000);
 
 /// The answer that is bought: 60,000 tokens, in a minute of the device.
 const PLANNED: Millis = Millis(60_000);
 
 /// How long a market takes to close a lease after its end.
-const CLOSED_AFTER: Millis = Millis(400_000);
+pub(super) const CLOSED_AFTER: Millis = Millis(400_000);
 
-const INITIAL_CREDITS: Credits = Credits(100_000_000);
+pub(super) const INITIAL_CREDITS: Credits = Credits(100_000_000);
 
 /// The job of the purchase.
-const JOB: JobId = JobId([8; 32]);
+pub(super) const JOB: JobId = JobId([8; 32]);
 
 /// Plays all attacks on a tab.
 pub fn play_tabs() -> Vec<AttackCost> {
@@ -184,11 +184,11 @@ fn play_held_slot(floor_us: u32) -> AttackCost {
     new_attack_cost(attack, Millis(0), loss, 1)
 }
 
-fn provider() -> SigningKey {
+pub(super) fn provider() -> SigningKey {
     SigningKey::from_bytes(&[2; 32])
 }
 
-fn buyer() -> SigningKey {
+pub(super) fn buyer() -> SigningKey {
     SigningKey::from_bytes(&[3; 32])
 }
 
@@ -197,6 +197,43 @@ fn to_terms(floor_us: u32) -> TokenTerms {
         floor_us,
         ..TokenTerms::USUAL
     }
+}
+
+/// Returns a market with the two parties of a tab.
+pub(super) fn new_exchange() -> Exchange {
+    let operator = AccountKey([1; 32]);
+    let mut genesis = Genesis::new(Name::default(), operator);
+    let accounts = [
+        operator,
+        AccountKey::from(&provider()),
+        AccountKey::from(&buyer()),
+    ];
+    genesis.accounts = accounts
+        .map(|key| (key, Name::default(), INITIAL_CREDITS))
+        .into();
+    Exchange::new(genesis)
+}
+
+/// Carries out a command of an account, whose `nonce` grows with each.
+pub(super) fn carry(
+    exchange: &mut Exchange,
+    now: Millis,
+    nonce: u64,
+    key: &SigningKey,
+    command: Command,
+) -> Result<Acceptance, Refusal> {
+    let batch = Batch {
+        market: exchange.market(),
+        account: AccountKey::from(key),
+        nonce: Nonce(nonce),
+        expires: now.saturating_add(Millis(60_000)),
+        commands: vec![command],
+    };
+    let signature = Signature([0; 64]);
+    let signed = SignedBatch { batch, signature };
+    let batch = VerifiedBatch::from_own_log(signed).expect("one command makes a batch");
+    let outcome = exchange.apply(now, &batch).outcomes.pop();
+    outcome.expect("one a command").into_result()
 }
 
 /// A tab, and the market around it.
@@ -217,16 +254,6 @@ struct TabPosition {
 
 impl TabPosition {
     fn new(floor_us: u32) -> TabPosition {
-        let operator = AccountKey([1; 32]);
-        let mut genesis = Genesis::new(Name::default(), operator);
-        let accounts = [
-            operator,
-            AccountKey::from(&provider()),
-            AccountKey::from(&buyer()),
-        ];
-        genesis.accounts = accounts
-            .map(|key| (key, Name::default(), INITIAL_CREDITS))
-            .into();
         let card = TextCard::new("qwen/qwen3-8b").expect("a model's name");
         let now = Now {
             tick: Micros(0),
@@ -246,10 +273,10 @@ impl TabPosition {
             accepts: BuyerFilter::default(),
             tif: TimeInForce::Gtc,
         };
-        let mut exchange = Exchange::new(genesis);
-        let mut nonce = 0;
+        let mut exchange = new_exchange();
+        let nonce = 1;
         let placed = Command::PlaceAsk(Box::new(ask));
-        carry(&mut exchange, now.log, &mut nonce, &provider(), placed).expect("it is a fair ask");
+        carry(&mut exchange, now.log, nonce, &provider(), placed).expect("it is a fair ask");
         let listing = exchange.all_asks().next().expect("it is in the book");
         TabPosition {
             exchange,
@@ -315,13 +342,9 @@ impl TabPosition {
     }
 
     fn carry(&mut self, key: &SigningKey, command: Command) -> Result<Acceptance, String> {
-        carry(
-            &mut self.exchange,
-            self.now.log,
-            &mut self.nonce,
-            key,
-            command,
-        )
+        self.nonce += 1;
+        let done = carry(&mut self.exchange, self.now.log, self.nonce, key, command);
+        done.map_err(|refusal| refusal.to_string())
     }
 
     /// Buys the tab as its core does, without one.
@@ -493,29 +516,6 @@ impl TabPosition {
         let signed = |credits: Credits| i64::try_from(credits.0).unwrap_or(i64::MAX);
         signed(available) - signed(INITIAL_CREDITS)
     }
-}
-
-fn carry(
-    exchange: &mut Exchange,
-    now: Millis,
-    nonce: &mut u64,
-    key: &SigningKey,
-    command: Command,
-) -> Result<Acceptance, String> {
-    *nonce += 1;
-    let batch = Batch {
-        market: exchange.market(),
-        account: AccountKey::from(key),
-        nonce: Nonce(*nonce),
-        expires: now.saturating_add(Millis(60_000)),
-        commands: vec![command],
-    };
-    let signature = Signature([0; 64]);
-    let signed = SignedBatch { batch, signature };
-    let batch = VerifiedBatch::from_own_log(signed).expect("one command makes a batch");
-    let outcome = exchange.apply(now, &batch).outcomes.pop();
-    let outcome = outcome.expect("one a command").into_result();
-    outcome.map_err(|refusal| refusal.to_string())
 }
 
 #[cfg(test)]
