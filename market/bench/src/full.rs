@@ -190,6 +190,11 @@ impl ExchangeEngine {
         self.exchange.digest()
     }
 
+    /// Returns the state root, as validators compute it for each head.
+    pub fn state_root(&mut self) -> Digest {
+        self.exchange.state_root(Digest::default())
+    }
+
     /// Returns the exchange, for example to take a snapshot.
     pub fn exchange(&self) -> &Exchange {
         &self.exchange

@@ -10,7 +10,9 @@ use crate::books::{Order, OrderKind};
 use crate::class::Class;
 use crate::ids::{AccountKey, Digest, LeaseId, OrderId, RequestId, Slot};
 use crate::order::Side;
-use crate::state_tree::{AccountLeaf, AccountProof, StateBalances, StateTree, id_path};
+use crate::state_tree::{
+    AccountLeaf, AccountProof, StateBalances, StateTree, TouchedRows, id_path,
+};
 
 use super::Exchange;
 
@@ -25,6 +27,20 @@ impl Exchange {
         self.update_requests();
         let rest = self.hash_rest();
         self.state_tree.update(rest, beside)
+    }
+
+    /// Returns how many accounts, leases, orders and money requests the next state root hashes
+    /// again; none if it hashes all of them.
+    pub fn count_touched_rows(&self) -> Option<usize> {
+        let touched = [
+            &self.ledger.touched_slots,
+            &self.leases.touched,
+            &self.books.touched,
+            &self.touched_requests,
+        ];
+        let counts = touched.into_iter().map(TouchedRows::count_distinct);
+        let rows: usize = counts.sum::<Option<usize>>()?;
+        Some(rows + self.ledger.forgotten_keys.len())
     }
 
     /// Returns the state root, hashed from scratch.

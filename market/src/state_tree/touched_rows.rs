@@ -1,6 +1,8 @@
 //! Records the numbers of the rows (accounts, leases, orders or requests) that commands touched
 //! since the last state root, so that the next root hashes only these.
 
+use std::collections::BTreeSet;
+
 /// The most numbers noted: a second of the busiest market, two megabytes. Beyond it, the next root
 /// hashes all rows again.
 const NOTED_MAX: usize = 1 << 18;
@@ -59,6 +61,12 @@ impl TouchedRows {
         self.is_all
     }
 
+    /// Returns how many different rows are noted; none if all rows must be hashed again.
+    pub(crate) fn count_distinct(&self) -> Option<usize> {
+        let numbers: BTreeSet<&u64> = self.numbers.iter().collect();
+        (!self.is_all).then_some(numbers.len())
+    }
+
     /// Takes the noted numbers, each once and in order; none if all rows must be hashed again.
     pub(crate) fn take(&mut self) -> Option<Vec<u64>> {
         if std::mem::replace(&mut self.is_all, false) {
@@ -79,10 +87,12 @@ mod tests {
     fn each_number_is_told_once_after_the_first_root() {
         let mut touched = TouchedRows::default();
         touched.note(3);
+        assert_eq!(touched.count_distinct(), None);
         assert_eq!(touched.take(), None, "everything is new");
         for number in [5, 5, 2, 5] {
             touched.note(number);
         }
+        assert_eq!(touched.count_distinct(), Some(2));
         assert_eq!(touched.take(), Some(vec![2, 5]));
         assert_eq!(touched.take(), Some(vec![]));
     }
