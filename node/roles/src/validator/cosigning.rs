@@ -253,8 +253,14 @@ impl Cosigner {
         if !mine.head.contradicts(&note.head) {
             return;
         }
-        let known = |it: &TreeNote| it.head == note.head;
-        let is_new = !self.conflicts.iter().any(known) && self.conflicts.len() < 2 * CONFLICTS_MAX;
+        // It shows no signature that it has not checked.
+        let valid = note.cosignatures.iter();
+        let valid = valid.filter(|it| signers.contains(&it.by));
+        let mut known = self.conflicts.iter_mut();
+        if let Some(kept) = known.find(|it| it.head == note.head) {
+            return valid.for_each(|it| kept.insert(*it));
+        }
+        let is_new = self.conflicts.len() < 2 * CONFLICTS_MAX;
         if let Some(by) = signers.first().filter(|_| is_new) {
             let (part, mine, theirs) = find_difference(&mine.head, &note.head);
             effects.push(CosigningEffect::Report(CosigningReport::Conflict {
@@ -267,10 +273,7 @@ impl Cosigner {
             let Some(mine) = self.heads.get(&size).cloned() else {
                 return;
             };
-            // It shows no signature that it has not checked.
             let mut theirs = TreeNote::new(self.market, note.head);
-            let valid = note.cosignatures.iter();
-            let valid = valid.filter(|it| signers.contains(&it.by));
             valid.for_each(|it| theirs.insert(*it));
             self.conflicts.retain(|it| it.head != mine.head);
             self.conflicts.extend([mine, theirs]);
@@ -456,6 +459,17 @@ mod tests {
         assert_eq!(certified_size(&one), Some(7));
         let roots: Vec<Digest> = heads.conflicts.iter().map(|it| it.head.root).collect();
         assert_eq!(roots, [Digest([1; 32]), Digest([2; 32])]);
+    }
+
+    #[test]
+    fn all_who_sign_the_same_other_root_are_kept() {
+        let mut one = cosigner(None);
+        reach(&mut one, 7, 1);
+        for by in [3, 2] {
+            hear(&mut one, by, 7, 2);
+        }
+        let heads = one.signed_heads();
+        assert_eq!(heads.conflicts[1].list_signers(&members()), [2, 3]);
     }
 
     #[test]
