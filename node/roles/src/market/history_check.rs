@@ -256,6 +256,9 @@ impl ContinuationCheck {
 }
 
 #[cfg(test)]
+mod liar_tests;
+
+#[cfg(test)]
 mod tests {
     use souk_market::{AccountKey, Founder, SigningKey};
     use souk_proof::history::hash_leaf;
