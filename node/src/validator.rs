@@ -62,7 +62,7 @@ pub use backup::{
     BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
 };
 pub use backup_file::BackupFault;
-pub use cosigning::CosigningError;
+pub use cosigning::{CosigningError, start_cosigning_in_group};
 use history_folder::HistoryFolder;
 pub use members::MembersError;
 use settlements::Settlements;

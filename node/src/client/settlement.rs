@@ -8,10 +8,9 @@ use souk_consensus::{Tile, TileId};
 use souk_folder::key;
 use souk_market::{AccountKey, Genesis, Receipt};
 use souk_network::protocols::market::{Answer, Request};
-use souk_proof::inclusion::Inclusion;
+pub use souk_proof::inclusion::Inclusion;
 use souk_proof::note::Cosigners;
-use souk_proof::receipt_proof::SettlementRecord;
-pub use souk_proof::receipt_proof::{ProofFault, ReceiptProof, Settlement};
+pub use souk_proof::receipt_proof::{ProofFault, ReceiptProof, Settlement, SettlementRecord};
 use souk_roles::market::history_check::list_known_cosigners;
 use souk_roles::market::known_members::KnownMembers;
 

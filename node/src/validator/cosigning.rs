@@ -14,15 +14,16 @@ use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{ReplicaId, Tile, TileId, TreeTip};
 use souk_folder::clock::unix_ms;
 use souk_market::{MarketId, SigningKey};
+use souk_proof::note::Cosigners;
 use souk_roles::validator::cosigning::{
     Cosigner, CosigningEffect, CosigningEvent, CosigningReport, JournalFault, SignedHeads,
     list_cosigners,
 };
 use tokio::sync::{mpsc, watch};
 
-use super::Validator;
 use super::exchange_machine::ExchangeMachine;
 use super::history_folder::HistoryFolder;
+use super::{AnsweringMachine, Validator};
 
 /// Notes of other validators that can wait: a few of each.
 const NOTES_MAX: usize = 256;
@@ -95,10 +96,31 @@ impl HistoryReader {
     }
 }
 
+/// Where the task learns whose cosignatures count.
+enum CosignerSource {
+    /// From the roster of a market's state.
+    Roster(Validator<ExchangeMachine>),
+    /// They never change.
+    Fixed(Cosigners),
+}
+
+impl CosignerSource {
+    /// Returns whose cosignatures count; none if the validator is too busy to answer.
+    async fn fetch_cosigners(&self) -> Option<Cosigners> {
+        match self {
+            Self::Roster(validator) => {
+                let roster = validator.fetch_roster().await.ok()?;
+                Some(list_cosigners(&roster))
+            }
+            Self::Fixed(cosigners) => Some(cosigners.clone()),
+        }
+    }
+}
+
 /// The task that cosigns tree heads.
-pub(super) struct CosigningTask {
+struct CosigningTask {
     core: Cosigner,
-    validator: Validator<ExchangeMachine>,
+    source: CosignerSource,
     folder: HistoryFolder,
     tips: watch::Receiver<Option<Arc<TreeTip>>>,
     notes: mpsc::Receiver<(ReplicaId, Bytes)>,
@@ -106,13 +128,44 @@ pub(super) struct CosigningTask {
     shown: watch::Sender<Arc<ShownHistory>>,
 }
 
-/// Reads the journal and starts the task. Returns the channel for other validators' notes, and the
-/// reading end.
+/// Starts the task for a validator of a market. Returns the channel for other validators' notes,
+/// and the reading end.
 ///
 /// # Errors
 /// If the journal cannot be read: what this validator signed is then unknown.
 pub(super) fn start_cosigning(
     validator: &Validator<ExchangeMachine>,
+    market: MarketId,
+    me: ReplicaId,
+    key: &SigningKey,
+    outbound: mpsc::Sender<Envelope>,
+) -> Result<(NoteSender, HistoryReader), CosigningError> {
+    let source = CosignerSource::Roster(validator.clone());
+    start_task(validator, source, market, me, key, outbound)
+}
+
+/// Starts the task for a validator of any state machine, in a group that never changes. Returns the
+/// channel for other validators' notes.
+///
+/// # Errors
+/// If the journal cannot be read: what this validator signed is then unknown.
+pub fn start_cosigning_in_group<M: AnsweringMachine<Command: Send> + Send + 'static>(
+    validator: &Validator<M>,
+    cosigners: Cosigners,
+    market: MarketId,
+    me: ReplicaId,
+    key: &SigningKey,
+    outbound: mpsc::Sender<Envelope>,
+) -> Result<mpsc::Sender<(ReplicaId, Bytes)>, CosigningError> {
+    let source = CosignerSource::Fixed(cosigners);
+    let (notes, _) = start_task(validator, source, market, me, key, outbound)?;
+    Ok(notes)
+}
+
+/// Reads the journal and starts the task.
+fn start_task<M: AnsweringMachine<Command: Send> + Send + 'static>(
+    validator: &Validator<M>,
+    source: CosignerSource,
     market: MarketId,
     me: ReplicaId,
     key: &SigningKey,
@@ -142,7 +195,7 @@ pub(super) fn start_cosigning(
     let (shown, reader) = watch::channel(Arc::new(ShownHistory { heads, tip: None }));
     let task = CosigningTask {
         core,
-        validator: validator.clone(),
+        source,
         folder: folder.clone(),
         tips: validator.watch_tips(),
         notes,
@@ -186,10 +239,10 @@ impl CosigningTask {
         let tip = self.tips.borrow_and_update().clone();
         let Some(tip) = tip else { return true };
         // A validator that is too busy to answer leaves this head out; the next one follows soon.
-        let Ok(roster) = self.validator.fetch_roster().await else {
+        let Some(cosigners) = self.source.fetch_cosigners().await else {
             return true;
         };
-        let event = CosigningEvent::Reached(tip.head, list_cosigners(&roster));
+        let event = CosigningEvent::Reached(tip.head, cosigners);
         let effects = self.core.apply(unix_ms() / 1_000, event);
         self.carry_out(effects).await
     }
