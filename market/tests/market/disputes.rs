@@ -442,6 +442,73 @@ fn honest_providers_lose_nothing_to_less_than_a_third_of_liars() {
     }
 }
 
+/// Plays disputes of four or seven validators: those that are honest find what is so, in any order
+/// and with the others' lies between them. The honest side must win each.
+fn play_disputes(seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut draw = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let (truth, lie) = match draw(2) {
+            0 => (Verdict::Guilty, Verdict::Innocent),
+            _ => (Verdict::Innocent, Verdict::Guilty),
+        };
+        let members = if draw(2) == 0 { 4 } else { 7 };
+        let jury: Vec<AccountKey> = (0..members).map(|it| account(30 + it)).collect();
+        let liars = (members - 1) / 3;
+        let mut town = Town::new();
+        let (_, dispute) = disputed(&mut town);
+        let before = (purse(&town, BUYER), purse(&town, PROVIDER));
+        let mut waiting: Vec<u8> = (0..members).collect();
+        while !waiting.is_empty() {
+            town.now += draw(60_000);
+            let juror = waiting.swap_remove(draw(waiting.len() as u64) as usize);
+            // A liar can also be silent.
+            let found = match juror < liars {
+                true if draw(4) == 0 => continue,
+                true => lie,
+                false => truth,
+            };
+            let (now, juror) = (Millis(town.now), account(30 + juror));
+            let exchange = &mut town.exchange;
+            drop(exchange.count_verdict(now, dispute, juror, found, &jury));
+            town.exchange.audit();
+        }
+        let closed = town.exchange.dispute(dispute).unwrap().state;
+        let after = (purse(&town, BUYER), purse(&town, PROVIDER));
+        match truth {
+            Verdict::Guilty => {
+                assert!(matches!(closed, DisputeState::Guilty { .. }), "seed {seed}");
+                assert_eq!(stake(&town), Credits(0), "seed {seed}");
+                assert!(after.0 > before.0 && after.1 == before.1, "seed {seed}");
+            }
+            Verdict::Innocent => {
+                assert!(
+                    matches!(closed, DisputeState::Innocent { .. }),
+                    "seed {seed}"
+                );
+                assert_eq!(stake(&town), STAKE, "seed {seed}");
+                assert!(after.0 == before.0 && after.1 > before.1, "seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_honest_side_wins_every_dispute() {
+    play_disputes(0..200);
+}
+
+#[test]
+#[ignore = "long: .ci/long runs it"]
+fn the_honest_side_wins_ten_thousand_disputes() {
+    play_disputes(200..10_200);
+}
+
 /// A dispute of an account about a new lease, which three validators find unfounded.
 fn unfounded(town: &mut Town, buyer: u8) -> DisputeId {
     town.place_quietly(PROVIDER, sell(exact_ask()));
