@@ -16,6 +16,7 @@ pub fn to_json(dispute: &Dispute) -> Value {
         "graph": dispute.graph,
         "bond": dispute.bond,
         "opened": dispute.opened,
+        "open_ms": dispute.closed_at().map(|at| at.0.saturating_sub(dispute.opened.0)),
         "state": dispute.state,
         "verdicts": dispute.verdicts.iter().map(|(juror, verdict)| {
             json!({ "validator": juror, "verdict": verdict })
@@ -51,6 +52,10 @@ pub fn print_one(dispute: &Dispute) {
     print_line(&format!("  graph     {}", dispute.graph));
     print_line(&format!("  bond      {}", format_credits(dispute.bond.0)));
     print_line(&format!("  opened    {}", time_of_day(dispute.opened.0)));
+    if let Some(closed) = dispute.closed_at() {
+        let seconds = closed.0.saturating_sub(dispute.opened.0) as f64 / 1e3;
+        print_line(&format!("  closed    {seconds:.2} s later"));
+    }
     for (juror, verdict) in &dispute.verdicts {
         print_line(&format!("  {} by validator {juror}", word(*verdict)));
     }
