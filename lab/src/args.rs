@@ -9,9 +9,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use souk_cli::options::{GlobalArgs, apply_color_choice};
 
 pub use bench::{
-    Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, LeaseBenchArgs,
-    MachineArgs, MarketBenchArgs, ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs,
-    TokensBenchArgs,
+    Bench, BenchNodeArgs, BenchTensorsArgs, CertificatesArgs, ConsensusArgs, CostArgs, FlowName,
+    LeaseBenchArgs, MachineArgs, MarketBenchArgs, ModelArgs, ModelSetArgs, ModelsArgs, ProofsArgs,
+    SubmitBenchArgs, TokensBenchArgs,
 };
 pub use testnet::{ChaosArgs, CrowdArgs, GossipArgs, HostileArgs, LiarsArgs, SimArgs, Testnet};
 

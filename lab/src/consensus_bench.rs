@@ -68,10 +68,12 @@ pub struct Bench {
     pub seconds: u64,
     /// How commands are signed.
     pub signed: Signing,
+    /// Whether the replicas cosign the history, as those of a market do.
+    pub is_cosigned: bool,
     /// Folder of the replicas' logs. It should be on the disk that you want to measure.
     pub folder: PathBuf,
     /// The program that runs a node, and the arguments that precede a node's own. It must accept
-    /// `--id`, `--ports`, `--signed` and `--dir`, as [`serve_replica`] needs them.
+    /// `--id`, `--ports`, `--signed`, `--cosigned` and `--dir`, as [`serve_replica`] needs them.
     pub program: (PathBuf, Vec<String>),
 }
 
@@ -86,6 +88,8 @@ pub struct Measurement {
     pub size_bytes: usize,
     /// How commands were signed.
     pub signed: Signing,
+    /// Whether the replicas cosigned the history.
+    pub cosigned: bool,
     /// Measured time in seconds.
     pub seconds: f64,
     /// Commands answered.

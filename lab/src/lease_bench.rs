@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use souk_folder::market_file::MarketFile;
 use souk_node::client::trader::Trader;
 use souk_node::market::{
-    Acceptance, AccountKey, Class, Command, ContentId, DeviceMicros, Dtype, Name, Receipt,
+    Acceptance, AccountKey, Class, Command, ContentId, DeviceMicros, Dtype, LeaseId, Name, Receipt,
     ReceiptBody, Trade,
 };
 use tokio::task::JoinSet;
@@ -56,6 +57,17 @@ pub struct LeaseReport {
     pub lease: TimePercentiles,
 }
 
+/// A lease that was settled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SettledLease {
+    /// The number of the lease.
+    pub lease: LeaseId,
+    /// When its bid was sent.
+    pub begun_at: Instant,
+    /// When the answer came that its receipt is settled.
+    pub settled_at: Instant,
+}
+
 /// A buyer, and the providers of all pairs: a bid can meet the ask of any of them.
 struct Customer {
     buyer: Trader,
@@ -84,13 +96,34 @@ pub async fn run(
 
 async fn measure_leases(folder: &Path, config: LeaseConfig) -> Result<LeaseReport, TradersError> {
     let (market, operator) = connect_operator(folder).await?;
+    let (settled, seconds) = trade_leases(&market, &operator, config).await?;
+    let times = settled.iter().map(|it| it.settled_at - it.begun_at);
+    Ok(LeaseReport {
+        validators: config.validators,
+        leases: settled.len(),
+        seconds,
+        leases_per_second: settled.len() as f64 / seconds,
+        lease: TimePercentiles::from_times(times),
+    })
+}
+
+/// Opens and settles leases for the configured time. Returns those that were settled, and how many
+/// seconds it took.
+///
+/// # Errors
+/// If the market cannot be reached, or refuses a command.
+pub(crate) async fn trade_leases(
+    market: &MarketFile,
+    operator: &Trader,
+    config: LeaseConfig,
+) -> Result<(Vec<SettledLease>, f64), TradersError> {
     let ask = make_ask();
     let class = ask.resources.class();
     let mut buyers = Vec::new();
     let mut providers = BTreeMap::new();
     for number in 0..config.pairs {
-        buyers.push(fund_trader(&market, &operator, &format!("buyer {number}")).await?);
-        let provider = fund_trader(&market, &operator, &format!("provider {number}")).await?;
+        buyers.push(fund_trader(market, operator, &format!("buyer {number}")).await?);
+        let provider = fund_trader(market, operator, &format!("provider {number}")).await?;
         let place = Command::PlaceAsk(Box::new(ask.clone()));
         provider.submit_one(place).await?;
         providers.insert(provider.account(), provider);
@@ -109,33 +142,34 @@ async fn measure_leases(folder: &Path, config: LeaseConfig) -> Result<LeaseRepor
             trading.spawn(trade_until(customer.clone(), end));
         }
     }
-    let mut times = Vec::new();
+    let mut settled = Vec::new();
     while let Some(ended) = trading.join_next().await {
-        times.extend(ended.expect("a trader does not panic")?);
+        settled.extend(ended.expect("a trader does not panic")?);
     }
-    let seconds = begin.elapsed().as_secs_f64();
-    Ok(LeaseReport {
-        validators: config.validators,
-        leases: times.len(),
-        seconds,
-        leases_per_second: times.len() as f64 / seconds,
-        lease: TimePercentiles::from_times(times),
-    })
+    Ok((settled, begin.elapsed().as_secs_f64()))
 }
 
-/// Opens and settles one lease after another, and returns the time of each.
-async fn trade_until(customer: Arc<Customer>, end: Instant) -> Result<Vec<Duration>, TradersError> {
-    let mut times = Vec::new();
+/// Opens and settles one lease after another.
+async fn trade_until(
+    customer: Arc<Customer>,
+    end: Instant,
+) -> Result<Vec<SettledLease>, TradersError> {
+    let mut settled = Vec::new();
     while Instant::now() < end {
-        let begin = Instant::now();
-        customer.settle_lease().await?;
-        times.push(begin.elapsed());
+        let begun_at = Instant::now();
+        let lease = customer.settle_lease().await?;
+        settled.push(SettledLease {
+            lease,
+            begun_at,
+            settled_at: Instant::now(),
+        });
     }
-    Ok(times)
+    Ok(settled)
 }
 
 impl Customer {
-    async fn settle_lease(&self) -> Result<(), TradersError> {
+    /// Opens a lease and settles it; returns its number.
+    async fn settle_lease(&self) -> Result<LeaseId, TradersError> {
         let bid = Command::PlaceBid(Box::new(make_bid(self.class)));
         let trade = match self.buyer.submit_one(bid).await? {
             Acceptance::Placed { trades, .. } => trades.into_iter().next(),
@@ -152,7 +186,7 @@ impl Customer {
             .sign_as_buyer(self.buyer.key().signing_key());
         let settle = Command::Settle(Box::new(receipt));
         provider.submit_one(settle).await?;
-        Ok(())
+        Ok(lease)
     }
 
     fn receipt_body(&self, trade: &Trade) -> ReceiptBody {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+pub mod certificate_bench;
 pub mod chaos;
 pub mod choose_bench;
 mod commands;
@@ -17,6 +18,7 @@ pub mod gossip;
 pub mod hostile;
 pub mod lease_bench;
 pub mod liars;
+pub mod proof_bench;
 pub mod readers;
 mod scratch_market;
 pub mod submissions;

@@ -102,6 +102,11 @@ pub enum Bench {
     Submit(SubmitBenchArgs),
     /// Open and settle leases in a market of real validators, without any work, and count them.
     Leases(LeaseBenchArgs),
+    /// Measure how soon validators certify what they committed, how fast a log is audited, and what
+    /// cosigning costs.
+    Certificates(CertificatesArgs),
+    /// Measure the proofs of receipts and accounts, and what the state root costs.
+    Proofs(ProofsArgs),
     /// Time a validator's answer to a buyer that asks for suitable offers, by the size of the book.
     Choose {
         /// The numbers of asks in the book.
@@ -210,6 +215,10 @@ pub struct ModelsArgs {
     /// Run the models on rten alone, without souk, to compare.
     #[arg(long)]
     pub rten_only: bool,
+    /// Run the models on the CPU's quickest kernels and on the exact ones (exact-1) in turn, and
+    /// print the ratio of the times.
+    #[arg(long, conflicts_with_all = ["rten_only", "backend", "device"])]
+    pub exact: bool,
 }
 
 /// Models for the CPU.
@@ -274,6 +283,49 @@ pub struct LeaseBenchArgs {
     pub seconds: u64,
 }
 
+/// The market that certifies its history, and the replicas of the bare log.
+#[derive(Debug, clap::Args)]
+pub struct CertificatesArgs {
+    /// The number of validators, and of replicas of the bare log.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=15))]
+    pub validators: u32,
+    /// The pairs of a buyer and a provider that settle leases.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub pairs: u32,
+    /// The leases that each pair has open at once.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub streams: u32,
+    /// The clients of the bare log; each signs its commands and waits for its answer.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=4_096))]
+    pub clients: u64,
+    /// How long to trade, and to measure the bare log each time, in seconds.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub seconds: u64,
+    /// The rounds of the bare log; each runs it without and then with cosigning.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+}
+
+/// The histories and states to prove something of.
+#[derive(Debug, clap::Args)]
+pub struct ProofsArgs {
+    /// The number of leaves of the history.
+    #[arg(long, default_value_t = 100_000_000,
+        value_parser = clap::value_parser!(u64).range(1_000_000..=1_000_000_000_000))]
+    pub leaves: u64,
+    /// The number of accounts of the state.
+    #[arg(long, default_value_t = 100_000,
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub accounts: u32,
+    /// The operations of each order flow whose state roots are timed.
+    #[arg(long, default_value_t = 400_000,
+        value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
+    pub operations: u32,
+    /// The signed commands per second, of which a quarter comes between two roots.
+    #[arg(long, default_value_t = 32_000, value_parser = clap::value_parser!(u32).range(4..))]
+    pub rate: u32,
+}
+
 /// The questions, and the market that answers them.
 #[derive(Debug, clap::Args)]
 pub struct TokensBenchArgs {
@@ -321,6 +373,9 @@ pub struct ConsensusArgs {
     /// The signatures on commands: none, each or batch64.
     #[arg(long, default_value = "none")]
     pub signed: String,
+    /// Have the replicas cosign the history four times a second, as a market's validators do.
+    #[arg(long)]
+    pub cosigned: bool,
     /// Instead, kill the leader this many times, and measure the time until the next commit.
     #[arg(long, value_name = "N")]
     pub kills: Option<u64>,
@@ -345,6 +400,9 @@ pub struct BenchNodeArgs {
     /// The signatures on commands.
     #[arg(long)]
     pub signed: String,
+    /// Whether it cosigns the history.
+    #[arg(long)]
+    pub cosigned: bool,
 }
 
 /// A flow of orders.

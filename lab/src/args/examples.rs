@@ -32,7 +32,10 @@ const EXAMPLES: &[Example] = &[
     ),
     (
         "bench models",
-        &["souk bench models model.onnx --sizes 8,128"],
+        &[
+            "souk bench models model.onnx --sizes 8,128",
+            "souk bench models testnet/models/digits --exact",
+        ],
     ),
     ("bench memory", &["souk bench memory minilm.onnx:8,128"]),
     ("bench cost", &["souk bench cost minilm.onnx:8,128"]),
@@ -56,6 +59,11 @@ const EXAMPLES: &[Example] = &[
         &["souk bench overhead --model model.onnx --sizes 8,128"],
     ),
     ("bench tensors", &["souk bench tensors --size 1GiB"]),
+    (
+        "bench certificates",
+        &["souk bench certificates --rounds 1"],
+    ),
+    ("bench proofs", &["souk bench proofs --accounts 1000000"]),
     ("bench choose", &["souk bench choose --asks 10000"]),
     ("bench submit", &["souk bench submit --jobs 100 --buyers 4"]),
     ("bench tokens", &["souk bench tokens --rate 200 --kills 20"]),

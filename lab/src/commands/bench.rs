@@ -1,6 +1,7 @@
 //! Carries out `souk bench …`: each subcommand measures one part of souk. `conformance` (ONNX's
 //! operator tests) and `choose` are in this file, the others in submodules.
 
+mod certificates;
 mod consensus;
 mod cost;
 mod leases;
@@ -9,6 +10,7 @@ mod market;
 mod memory;
 mod models;
 mod planning;
+mod proofs;
 mod readers;
 mod submit;
 mod tasks;
@@ -63,6 +65,11 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
         Bench::Tensors(args) => tensors::run(output, args).await,
         Bench::TensorHolder(args) => tensors::hold_content(args).await,
         Bench::Leases(args) => leases::run(output, args).await,
+        Bench::Certificates(args) => certificates::run(output, args).await,
+        Bench::Proofs(args) => {
+            proofs::run(output, args);
+            Ok(())
+        }
         Bench::Submit(args) => submit::run(output, args).await,
         Bench::Choose { asks } => {
             print_choose(output, asks);

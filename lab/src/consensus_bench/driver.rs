@@ -139,8 +139,13 @@ impl Group {
             Signing::Each => "each",
             Signing::Batch64 => "batch64",
         };
+        let cosigned: &[&str] = match self.bench.is_cosigned {
+            true => &["--cosigned"],
+            false => &[],
+        };
         Command::new(program)
             .args(before)
+            .args(cosigned)
             .args([
                 "--id",
                 &id.to_string(),
@@ -374,6 +379,7 @@ fn to_measurement(bench: &Bench, answered: ClientResults) -> Measurement {
         clients: bench.clients,
         size_bytes: bench.size_bytes,
         signed: bench.signed,
+        cosigned: bench.is_cosigned,
         seconds,
         operations,
         operations_per_second: operations as f64 / seconds,

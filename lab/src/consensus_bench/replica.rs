@@ -11,11 +11,14 @@ use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::Proposal;
+use souk_consensus::wire::Envelope;
+use souk_market::{AccountKey, MarketId};
 use souk_network::Network;
 use souk_network::wire::{self, WireError};
 use souk_node::validator::raft_link;
 use souk_node::validator::{
-    Consistency, LogBeginning, Validator, ValidatorConfig, ValidatorError, ValidatorFailure,
+    Consistency, CosigningError, LogBeginning, Validator, ValidatorConfig, ValidatorError,
+    ValidatorFailure, start_cosigning_in_group,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -47,6 +50,8 @@ pub struct ReplicaArguments {
     pub folder: PathBuf,
     /// How commands are signed. It must be the same for every replica.
     pub signed: Signing,
+    /// Whether the replica cosigns the history, as a market's validators do.
+    pub is_cosigning: bool,
 }
 
 /// Why a replica ended.
@@ -61,6 +66,9 @@ pub enum ReplicaError {
     /// The replica did not start.
     #[error(transparent)]
     Start(#[from] ValidatorError),
+    /// The record of what the replica signed cannot be read.
+    #[error(transparent)]
+    Cosigning(#[from] CosigningError),
     /// The replica failed while it ran.
     #[error(transparent)]
     Failed(#[from] ValidatorFailure),
@@ -79,7 +87,11 @@ pub async fn serve_replica(arguments: ReplicaArguments) -> Result<(), ReplicaErr
 
 async fn run_replica<const SIGNED: bool>(arguments: ReplicaArguments) -> Result<(), ReplicaError> {
     let ReplicaArguments {
-        id, ports, folder, ..
+        id,
+        ports,
+        folder,
+        is_cosigning,
+        ..
     } = arguments;
     let missing = ReplicaError::NoSuchReplica(id);
     let members: Vec<ReplicaId> = (1..=ports.len() as u64)
@@ -113,12 +125,18 @@ async fn run_replica<const SIGNED: bool>(arguments: ReplicaArguments) -> Result<
     }
     let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
     let config = ValidatorConfig::new(*me, id, folder, LogBeginning::NewGroup(members.clone()));
-    let (validator, ended) =
-        Validator::start(&config, CountingMachine::<SIGNED>::default(), outbound)?;
+    let (validator, ended) = Validator::start(
+        &config,
+        CountingMachine::<SIGNED>::default(),
+        outbound.clone(),
+    )?;
     // The peers never change, so nothing needs the sender.
     let (_, peers) = watch::channel(raft_link::Peers::new(peers));
-    // The benchmark has no cosigning, so no notes arrive.
-    let (notes, _) = mpsc::channel(1);
+    // Without cosigning no notes arrive.
+    let notes = match is_cosigning {
+        true => start_cosigning(&validator, *me, &members, outbound)?,
+        false => mpsc::channel(1).0,
+    };
     raft_link::receive(&network, validator.clone(), notes, peers.clone());
     let sender = validator.clone();
     tokio::spawn(raft_link::send(network.clone(), sender, messages, peers));
@@ -134,6 +152,27 @@ async fn run_replica<const SIGNED: bool>(arguments: ReplicaArguments) -> Result<
         }
     });
     Ok(ended.wait_for_end().await?)
+}
+
+/// Has the replica cosign the history with the others; returns the channel for their notes.
+fn start_cosigning<const SIGNED: bool>(
+    validator: &Validator<CountingMachine<SIGNED>>,
+    me: ReplicaId,
+    members: &[ReplicaId],
+    outbound: mpsc::Sender<Envelope>,
+) -> Result<mpsc::Sender<(ReplicaId, Bytes)>, CosigningError> {
+    let members = members.iter().map(|id| id.get());
+    let cosigners = members.map(|id| (id, AccountKey(key(id).public_key())));
+    let (cosigners, mine) = (cosigners.collect(), key(me.get()));
+    let market = MarketId([0; 32]);
+    start_cosigning_in_group(
+        validator,
+        cosigners,
+        market,
+        me,
+        mine.signing_key(),
+        outbound,
+    )
 }
 
 async fn serve_status<const SIGNED: bool>(

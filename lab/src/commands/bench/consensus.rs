@@ -29,6 +29,7 @@ pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
         size_bytes: args.size,
         seconds: args.seconds,
         signed: parse_signing(&args.signed)?,
+        is_cosigned: args.cosigned,
         folder: scratch.path().to_owned(),
         program: (program_path()?, vec!["bench".to_owned(), "node".to_owned()]),
     };
@@ -56,6 +57,7 @@ pub async fn run_replica(folder: &Path, args: &BenchNodeArgs) -> Outcome {
         ports: args.ports.clone(),
         folder: folder.to_owned(),
         signed: parse_signing(&args.signed)?,
+        is_cosigning: args.cosigned,
     };
     let served = bench::serve_replica(node).await;
     served.map_err(|error| Failure::new(Kind::Unexpected, error, ""))

@@ -2,9 +2,13 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use serde::Serialize;
 use souk_devices_bench::models::{self, ModelError, ModelTime};
 use souk_devices_bench::rten_alone::time_alone;
+use souk_folder::config::DeviceChoice;
+use souk_vocabulary::processor::Processor;
 
 use crate::args::ModelsArgs;
 use souk_cli::commands::device;
@@ -12,10 +16,16 @@ use souk_cli::failure::{Failure, Kind, Outcome};
 use souk_cli::options::Output;
 use souk_cli::show::{self, print_line};
 
+/// The rounds of a comparison; each times both kinds of kernels.
+const EXACT_ROUNDS: usize = 5;
+
 /// Times the models. If some cannot be timed, reports them and still times the others.
 pub fn run(output: Output, args: &ModelsArgs) -> Outcome {
-    let time = model_timer(args)?;
     let files = models::model_files(&args.path).map_err(|error| model_failure(&error))?;
+    if args.exact {
+        return compare_exact(output, args, &files);
+    }
+    let time = model_timer(args)?;
     let mut failed = None;
     for file in files {
         match time(&file) {
@@ -32,6 +42,69 @@ pub fn run(output: Output, args: &ModelsArgs) -> Outcome {
         }
     }
     failed.map_or(Ok(()), |error| Err(model_failure(&error)))
+}
+
+/// A model on the quickest kernels and on the exact ones.
+#[derive(Serialize)]
+struct ExactTimes {
+    /// The name of the model's file.
+    model: String,
+    /// The shortest run on the quickest kernels, in seconds.
+    quick_seconds: f64,
+    /// The shortest run on the exact kernels, in seconds.
+    exact_seconds: f64,
+    /// The median, over the rounds, of the median exact run divided by the median quick run.
+    ratio: f64,
+}
+
+/// Times each model on the quickest and on the exact kernels in turn.
+fn compare_exact(output: Output, args: &ModelsArgs, files: &[PathBuf]) -> Outcome {
+    let threads = args.threads;
+    let quick = open_cpu(&DeviceChoice::Cpu { threads })?;
+    let exact = open_cpu(&DeviceChoice::Exact { threads })?;
+    for file in files {
+        let time = |device: &dyn Processor| {
+            let timed = models::time_model(device, file, &args.sizes, args.runs);
+            timed.map_err(|error| model_failure(&error))
+        };
+        let mut times = Vec::new();
+        for _ in 0..EXACT_ROUNDS {
+            times.push([time(&*quick)?, time(&*exact)?]);
+        }
+        let best = |place: usize| {
+            let times = times.iter().map(|pair| pair[place].best_seconds);
+            times.fold(f64::INFINITY, f64::min)
+        };
+        let pairs = times.iter();
+        let ratios = pairs.map(|[quick, exact]| exact.median_seconds / quick.median_seconds);
+        let mut ratios: Vec<f64> = ratios.collect();
+        ratios.sort_by(f64::total_cmp);
+        let found = ExactTimes {
+            model: times[0][0].model.clone(),
+            quick_seconds: best(0),
+            exact_seconds: best(1),
+            ratio: ratios[EXACT_ROUNDS / 2],
+        };
+        match output {
+            Output::Json => show::print_json(&found),
+            Output::Text => print_line(&format!(
+                "{}: {:.3} ms quick, {:.3} ms exact; {:.2} times the time; goal 1.10",
+                found.model,
+                found.quick_seconds * 1e3,
+                found.exact_seconds * 1e3,
+                found.ratio,
+            )),
+        }
+    }
+    Ok(())
+}
+
+fn open_cpu(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, Failure> {
+    let hint = "`souk device list` shows what there is";
+    let opened = souk_sandbox::device::open_devices(choice, None);
+    let mut devices = opened.map_err(|error| Failure::new(Kind::State, error, hint))?;
+    let opened = devices.pop();
+    opened.ok_or_else(|| Failure::new(Kind::State, "there is no CPU", hint))
 }
 
 /// Returns the function that times a model: on the chosen device, or with rten alone.
