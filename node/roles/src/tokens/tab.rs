@@ -60,6 +60,9 @@ const FIRST_MESSAGE_MAX: Micros = Micros::from_seconds(20);
 /// When the core reports to the log that the work has begun, so that the provider may note usage.
 const START_AFTER: Micros = Micros::from_seconds(2);
 
+/// When it reports that again, if the market did not answer.
+const START_AGAIN: Micros = Micros::from_seconds(1);
+
 /// How long the provider can take for its receipt.
 const RECEIPT_MAX: Micros = Micros::from_seconds(20);
 
@@ -104,6 +107,8 @@ enum TabWait {
     Count,
     Sign,
     Settle,
+    /// The report that the work has begun.
+    Start,
     /// A command whose result changes nothing here.
     Command,
 }
@@ -342,6 +347,7 @@ impl TabCore {
             }
             (TabWait::Sign, TabAnswer::Signed(receipt)) => self.on_signed(receipt),
             (TabWait::Settle, TabAnswer::Commanded(settled)) => self.on_settled(settled),
+            (TabWait::Start, TabAnswer::Commanded(reported)) => self.on_start_reported(&reported),
             (TabWait::Command, TabAnswer::Commanded(_)) => {}
             (wait, answer) => unreachable!("{answer:?} does not answer {wait:?}"),
         }

@@ -4,7 +4,7 @@ use souk_market::{
     Bid, Command, DeviceMicros, Lease, Limit, Millis, Term, TimeInForce, Units, WantedTokens, Wants,
 };
 
-use super::{TabAction, TabCore, TabFailure, TabStage, TabTimer, TabWait};
+use super::{START_AGAIN, TabAction, TabCore, TabFailure, TabStage, TabTimer, TabWait};
 use crate::clock::Micros;
 use crate::job::facts::Terms;
 
@@ -81,7 +81,15 @@ impl TabCore {
     /// Reports to the log that the work has begun.
     pub(super) fn start_work(&mut self) {
         let lease = self.lease_id();
-        self.submit_command(Command::StartWork { lease }, TabWait::Command);
+        self.submit_command(Command::StartWork { lease }, TabWait::Start);
+    }
+
+    /// Handles the market's result for the report that the work has begun. Without it, the provider
+    /// begins no further request, so a lost report is sent again.
+    pub(super) fn on_start_reported(&mut self, reported: &Result<(), String>) {
+        if reported.is_err() && self.is_talking() {
+            self.wake_in(TabTimer::Start, START_AGAIN);
+        }
     }
 
     /// Adopts the lease of a purchase without an answer, if there is one.

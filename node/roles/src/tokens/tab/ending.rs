@@ -157,8 +157,7 @@ impl TabCore {
         }
         if lease.reserved_until.is_some() && self.is_talking() {
             // The provider reports no work, and the buyer still wants the tab.
-            let lease = lease.id;
-            self.submit_command(Command::StartWork { lease }, TabWait::Command);
+            self.start_work();
         }
         if self.note != lease.note {
             self.note = lease.note;

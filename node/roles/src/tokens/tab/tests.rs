@@ -3,6 +3,7 @@
 
 mod crowd;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use souk_market::{
@@ -928,10 +929,6 @@ fn a_buyer_that_leaves_a_held_slot_pays_its_floor_all_the_same() {
 fn hide_work(millis: u64) -> TabWorld {
     let mut tab = TabWorld::new();
     for _ in 0..millis / 30 {
-        let is_start = |it: &Effect<TabAction>| match &it.action {
-            TabAction::Command(command) => matches!(**command, Command::StartWork { .. }),
-            _ => false,
-        };
         tab.settle_but(is_start);
         if tab.core.is_free() {
             tab.ask();
@@ -940,6 +937,44 @@ fn hide_work(millis: u64) -> TabWorld {
         tab.wake();
     }
     tab
+}
+
+fn is_start(effect: &Effect<TabAction>) -> bool {
+    match &effect.action {
+        TabAction::Command(command) => matches!(**command, Command::StartWork { .. }),
+        _ => false,
+    }
+}
+
+#[test]
+fn a_start_that_the_market_did_not_get_is_reported_again() {
+    let mut tab = TabWorld::new();
+    let lost = Cell::new(None);
+    let is_lost = |effect: &Effect<TabAction>| {
+        let is_first = lost.get().is_none() && is_start(effect);
+        if is_first {
+            lost.set(Some(effect.ticket));
+        }
+        is_first
+    };
+    let mut is_answered = false;
+    for _ in 0..200 {
+        tab.settle_but(is_lost);
+        if let Some(ticket) = lost.get().filter(|_| !is_answered) {
+            let answer = TabAnswer::Commanded(Err("no validator answered".to_owned()));
+            tab.on(TabEvent::EffectAnswered { ticket, answer });
+            is_answered = true;
+        }
+        if tab.core.is_free() {
+            tab.ask();
+        }
+        tab.world.pass(30);
+        tab.wake();
+    }
+    assert!(is_answered);
+    // Of six seconds, at most one passes until it is reported again.
+    let made = u64::from(tab.delivered) * HONEST.0;
+    assert!(made >= 4_500_000, "{made}");
 }
 
 #[test]
