@@ -40,7 +40,7 @@ impl Exchange {
         ];
         let counts = touched.into_iter().map(TouchedRows::count_distinct);
         let rows: usize = counts.sum::<Option<usize>>()?;
-        Some(rows + self.ledger.forgotten_keys.len())
+        rows.checked_add(self.ledger.forgotten_keys.len())
     }
 
     /// Returns the state root, hashed from scratch.
