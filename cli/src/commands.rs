@@ -29,6 +29,7 @@ mod peers;
 mod provider;
 mod providers;
 mod receipt;
+mod roster;
 #[cfg(feature = "gateway")]
 mod serve;
 #[cfg(feature = "generate")]

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! souk/account-proof@v1
-//! extra AAAAAAAAAA…=                 the path, encoded by postcard, in base64
+//! extra AAAAAAAAAA…=                 the path, encoded by postcard, then the operators' orders
+//!                                    that show who the validators are; in base64
 //!
 //! souk/4be8…c1                       the head, as in a proof of a receipt
 //! …
@@ -18,20 +19,22 @@ use serde::Serialize;
 pub use souk_market::StateBalances;
 use souk_market::{AccountKey, AccountProof as StatePath, AccountProofFault, MarketId};
 
-use crate::note::{Cosigners, NoteFault, TreeNote, certifying_count};
+use crate::note::{CosigningRoster, NoteFault, TreeNote};
 use crate::place::{LogIndex, LogTime};
 
 /// The first line of a proof.
 const FIRST_LINE: &str = "souk/account-proof@v1";
 
-/// The largest proof that is read: a path of all branches with all hashes fits.
-pub const PROOF_BYTES_MAX: usize = 128 << 10;
+/// The largest proof that is read: a path of all branches with all hashes and the orders of the
+/// largest roster fit.
+pub const PROOF_BYTES_MAX: usize = 512 << 10;
 
 /// A proof of an account's balances, or that there is no such account, in a certified state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountProof {
     path: StatePath,
     note: TreeNote,
+    orders: Vec<u8>,
 }
 
 /// The facts about an account that a proof has proven.
@@ -106,7 +109,22 @@ impl AccountProof {
     /// Makes a proof from the path of an account and a signed head. You must verify it.
     #[must_use]
     pub fn new(path: StatePath, note: TreeNote) -> Self {
-        Self { path, note }
+        let orders = Vec::new();
+        Self { path, note, orders }
+    }
+
+    /// Adds the operators' orders that show who the validators are, in the form of the roles.
+    #[must_use]
+    pub fn with_orders(mut self, orders: Vec<u8>) -> Self {
+        self.orders = orders;
+        self
+    }
+
+    /// Returns the operators' orders of [`AccountProof::with_orders`]; you must check them. They
+    /// are empty in a proof that has none, such as one of an earlier release.
+    #[must_use]
+    pub fn orders(&self) -> &[u8] {
+        &self.orders
     }
 
     /// Returns the account of the proof.
@@ -115,15 +133,15 @@ impl AccountProof {
         self.path.key
     }
 
-    /// Checks that the state of this market, which enough of `members` certify, says this about the
-    /// account.
+    /// Checks that the state of this market, which enough of the roster certify, says this about
+    /// the account.
     ///
     /// # Errors
     /// The first fault found.
     pub fn verify(
         &self,
         market: MarketId,
-        members: &Cosigners,
+        roster: &CosigningRoster,
     ) -> Result<CertifiedAccount, AccountFault> {
         if self.note.market != market {
             return Err(AccountFault::Market(self.note.market));
@@ -133,13 +151,12 @@ impl AccountProof {
         if self.path.state_root()?.0 != state.0 {
             return Err(AccountFault::Root);
         }
-        let signers = self.note.list_signers(members);
-        let needed = certifying_count(members.len());
-        let certified_s = self.note.certified_s(members);
+        let signers = self.note.list_signers(&roster.cosigners);
+        let certified_s = self.note.certified_s(roster);
         let certified_s = certified_s.ok_or(AccountFault::Signers {
             signed: signers.len(),
-            members: members.len(),
-            needed,
+            members: roster.members,
+            needed: roster.certifying_count(),
         })?;
         Ok(CertifiedAccount {
             account: self.path.key,
@@ -154,7 +171,7 @@ impl AccountProof {
     /// Encodes the proof as text.
     #[must_use]
     pub fn encode(&self) -> String {
-        let path = postcard::to_allocvec(&self.path).expect("plain data in memory always encodes");
+        let path = [&encode(&self.path)[..], &self.orders].concat();
         let path = BASE64_STANDARD.encode(path);
         format!("{FIRST_LINE}\nextra {path}\n\n{}", self.note.encode())
     }
@@ -174,15 +191,20 @@ impl AccountProof {
         let rest = rest.ok_or(missing(FIRST_LINE))?;
         let (path, note) = rest.split_once("\n\n").ok_or(missing("the head"))?;
         let bytes = BASE64_STANDARD.decode(path).ok();
-        let path = bytes.and_then(|bytes| match postcard::take_from_bytes(&bytes) {
+        let path = bytes.and_then(|bytes| {
+            let (path, orders) = postcard::take_from_bytes::<StatePath>(&bytes).ok()?;
             // Each proof has one form.
-            Ok((path, [])) if postcard::to_allocvec(&path).as_ref() == Ok(&bytes) => Some(path),
-            _ => None,
+            let is_canonical = bytes.strip_suffix(orders)? == encode(&path);
+            is_canonical.then(|| (path, orders.to_vec()))
         });
-        let path: StatePath = path.ok_or(missing("the path of an account"))?;
+        let (path, orders) = path.ok_or(missing("the path of an account"))?;
         let note = TreeNote::decode(note.as_bytes())?;
-        Ok(Self { path, note })
+        Ok(Self { path, note, orders })
     }
+}
+
+fn encode(path: &StatePath) -> Vec<u8> {
+    postcard::to_allocvec(path).expect("plain data in memory always encodes")
 }
 
 #[cfg(test)]
@@ -191,6 +213,7 @@ mod tests {
 
     use super::*;
     use crate::digest::Digest;
+    use crate::note::Cosigners;
     use crate::place::TreeHead;
 
     fn key(by: u64) -> SigningKey {
@@ -201,8 +224,8 @@ mod tests {
         AccountKey::from(&key(by))
     }
 
-    fn members() -> Cosigners {
-        (1..=4).map(|by| (by, account(by))).collect()
+    fn members() -> CosigningRoster {
+        Cosigners::from_iter((1..=4).map(|by| (by, account(by)))).into()
     }
 
     fn exchange() -> Exchange {
@@ -255,6 +278,20 @@ mod tests {
             assert_eq!(found.certified_s, 1_764_428_533);
             assert!(text.len() < 4_096, "{} bytes", text.len());
         }
+    }
+
+    #[test]
+    fn a_proof_carries_orders_behind_the_path_and_is_the_same_without() {
+        let (plain, market) = prove(17, 3);
+        assert!(plain.orders().is_empty(), "as an earlier release wrote it");
+        let carrying = plain.clone().with_orders(b"orders".to_vec());
+        let read = AccountProof::decode(carrying.encode().as_bytes()).unwrap();
+        assert_eq!((read.orders(), &read), (&b"orders"[..], &carrying));
+        let found = read.verify(market, &members());
+        assert_eq!(found, plain.verify(market, &members()));
+        let long = plain.with_orders(vec![0; PROOF_BYTES_MAX]).encode();
+        let refused = AccountProof::decode(long.as_bytes());
+        assert_eq!(refused, Err(AccountFault::Long(long.len())));
     }
 
     #[test]

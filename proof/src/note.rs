@@ -48,6 +48,31 @@ const SIGNATURE_BYTES: usize = 64;
 /// The validators whose cosignatures count, by raft id.
 pub type Cosigners = BTreeMap<u64, AccountKey>;
 
+/// The validators whose cosignatures count, and the number of which more than two thirds must sign.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CosigningRoster {
+    /// The validators whose cosignatures count.
+    pub cosigners: Cosigners,
+    /// The number of validators. It is larger than that of the cosigners if a validator is known to
+    /// be removed since: its signature counts no more, and the others must not need fewer for it.
+    pub members: usize,
+}
+
+impl CosigningRoster {
+    /// Returns how many validators must sign a head to certify it.
+    #[must_use]
+    pub fn certifying_count(&self) -> usize {
+        certifying_count(self.members)
+    }
+}
+
+impl From<Cosigners> for CosigningRoster {
+    fn from(cosigners: Cosigners) -> Self {
+        let members = cosigners.len();
+        Self { cosigners, members }
+    }
+}
+
 /// One validator's signature of a tree head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cosignature {
@@ -283,16 +308,16 @@ impl TreeNote {
         forged.map(|it| it.by).collect()
     }
 
-    /// Returns the time at which enough of `members` had signed the head to certify it, by their
+    /// Returns the time at which enough of the roster had signed the head to certify it, by their
     /// own clocks, in seconds since 1970; none if too few have signed it.
     #[must_use]
-    pub fn certified_s(&self, members: &Cosigners) -> Option<u64> {
-        let signers = self.list_signers(members);
+    pub fn certified_s(&self, roster: &CosigningRoster) -> Option<u64> {
+        let signers = self.list_signers(&roster.cosigners);
         let valid = self.cosignatures.iter();
         let valid = valid.filter(|it| signers.contains(&it.by));
         let mut times: Vec<u64> = valid.map(|it| it.time_s).collect();
         times.sort_unstable();
-        times.get(certifying_count(members.len()) - 1).copied()
+        times.get(roster.certifying_count() - 1).copied()
     }
 }
 

@@ -4,7 +4,8 @@
 //! It has the form of C2SP `tlog-proof`: the number of a leaf, its path in the tree, and a head
 //! that validators cosigned. The extra data contains everything that the leaf hashes except the
 //! receipt, which the reader must already have. So it proves that exactly this receipt was settled,
-//! not only its lease.
+//! not only its lease. Behind it, the extra data can have the operators' orders that show who the
+//! validators are; this crate does not read them.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -14,7 +15,7 @@ use souk_market::{Acceptance, Command, Credits, LeaseId, MarketId, Receipt, Refu
 use crate::digest::Digest;
 use crate::history::{Leaf, SealedLeaf};
 use crate::inclusion;
-use crate::note::{Cosigners, NoteFault, TreeNote, certifying_count};
+use crate::note::{CosigningRoster, NoteFault, TreeNote};
 use crate::place::{LogIndex, LogTime, Position};
 
 /// The first line.
@@ -149,6 +150,7 @@ pub struct ReceiptProof {
     extra: Extra,
     path: Vec<Digest>,
     note: TreeNote,
+    orders: Vec<u8>,
 }
 
 /// A proven settlement.
@@ -229,10 +231,25 @@ impl ReceiptProof {
             extra,
             path,
             note,
+            orders: Vec::new(),
         })
     }
 
-    /// Checks that the receipt was settled in this market's history, which enough of `members`
+    /// Adds the operators' orders that show who the validators are, in the form of the roles.
+    #[must_use]
+    pub fn with_orders(mut self, orders: Vec<u8>) -> Self {
+        self.orders = orders;
+        self
+    }
+
+    /// Returns the operators' orders of [`ReceiptProof::with_orders`]; you must check them. They
+    /// are empty in a proof that has none, such as one of an earlier release.
+    #[must_use]
+    pub fn orders(&self) -> &[u8] {
+        &self.orders
+    }
+
+    /// Checks that the receipt was settled in this market's history, which enough of the roster
     /// certify. It does not check the receipt's own signatures: the market did.
     ///
     /// # Errors
@@ -241,7 +258,7 @@ impl ReceiptProof {
         &self,
         receipt: &Receipt,
         market: MarketId,
-        members: &Cosigners,
+        roster: &CosigningRoster,
     ) -> Result<Settlement, ProofFault> {
         if receipt.body.market != market {
             return Err(ProofFault::ReceiptMarket(receipt.body.market));
@@ -264,13 +281,12 @@ impl ReceiptProof {
         if !inclusion::verify(self.leaf, hash, (head.size, head.root), &self.path) {
             return Err(ProofFault::Path);
         }
-        let signers = self.note.list_signers(members);
-        let needed = certifying_count(members.len());
-        let certified_s = self.note.certified_s(members);
+        let signers = self.note.list_signers(&roster.cosigners);
+        let certified_s = self.note.certified_s(roster);
         let certified_s = certified_s.ok_or(ProofFault::Signers {
             signed: signers.len(),
-            members: members.len(),
-            needed,
+            members: roster.members,
+            needed: roster.certifying_count(),
         })?;
         Ok(Settlement {
             step: self.leaf + 1,
@@ -284,7 +300,8 @@ impl ReceiptProof {
     /// Encodes the proof as text.
     #[must_use]
     pub fn encode(&self) -> String {
-        let extra = BASE64_STANDARD.encode(encode(&self.extra));
+        let extra = [&encode(&self.extra)[..], &self.orders].concat();
+        let extra = BASE64_STANDARD.encode(extra);
         let mut text = format!("{FIRST_LINE}\nextra {extra}\nindex {}\n", self.leaf);
         for hash in &self.path {
             text.push_str(&BASE64_STANDARD.encode(hash.0));
@@ -313,12 +330,13 @@ impl ReceiptProof {
         }
         let extra = lines.next().and_then(|line| line.strip_prefix("extra "));
         let extra = extra.and_then(|line| BASE64_STANDARD.decode(line).ok());
-        let extra = extra.and_then(|bytes| match postcard::take_from_bytes(&bytes) {
+        let extra = extra.and_then(|bytes| {
+            let (extra, orders) = postcard::take_from_bytes::<Extra>(&bytes).ok()?;
             // Each proof has one form.
-            Ok((extra, [])) if encode(&extra) == bytes => Some(extra),
-            _ => None,
+            let is_canonical = bytes.strip_suffix(orders)? == encode(&extra);
+            is_canonical.then(|| (extra, orders.to_vec()))
         });
-        let extra: Extra = extra.ok_or(missing("extra data of a receipt"))?;
+        let (extra, orders) = extra.ok_or(missing("extra data of a receipt"))?;
         let leaf = lines.next().and_then(|line| line.strip_prefix("index "));
         let number = |line: &str| {
             let number: u64 = line.parse().ok()?;
@@ -336,6 +354,7 @@ impl ReceiptProof {
             extra,
             path: path.ok_or(missing("the path"))?,
             note: TreeNote::decode(note.as_bytes())?,
+            orders,
         })
     }
 }

@@ -3,18 +3,21 @@
 
 mod chain;
 
+use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
 use souk_folder::market_file::MarketFile;
+use souk_node::client::history::CountedRoster;
 use souk_node::client::reach;
 use souk_node::client::settlement::{
-    ProofFault, ReceiptProof, Settlement, SettlementError, list_founders, prove_receipt,
+    ProofFault, ReceiptProof, Settlement, SettlementError, prove_receipt,
 };
 use souk_node::market::{Acceptance, Command, Genesis, Receipt, ReceiptFault};
 
 use super::account::{from_trade, out_of_turn, own_trader};
+use super::roster::{self, KnownRoster, ProofRefusal};
 use super::uncertified::fail_uncertified;
 use crate::args::{Output, ReceiptCommand};
 use crate::failure::{Failure, Kind, Outcome};
@@ -96,14 +99,15 @@ async fn certify_receipt(
             Failure::new(Kind::State, cause, "give a file that you can write with -o")
         })?;
     }
-    print_settlement(output, &receipt, &proven.settlement, proven.members);
-    let founders = list_founders(&market.genesis);
-    let market = market.genesis.market_id();
-    if proof_output.is_some() && proven.proof.verify(&receipt, market, &founders).is_err() {
-        show::print_notice(
-            "the market's validators were replaced since its founding: `--proof` will refuse the \
-             saved proof, because it counts the founders alone",
-        );
+    print_settlement(output, &receipt, &proven.settlement, proven.members, None);
+    roster::keep_orders(folder, &proven.orders)?;
+    let alone = KnownRoster::of_genesis(&market.genesis);
+    if proof_output.is_some()
+        && let Err(fault) = check_proof(&proven.proof, &receipt, &alone)
+    {
+        show::print_notice(&format!(
+            "without the market nobody can check the saved proof: {fault}"
+        ));
     }
     Ok(())
 }
@@ -111,24 +115,37 @@ async fn certify_receipt(
 /// Checks a saved proof without a network.
 fn verify_proof(folder: &Path, output: Output, file: &Path, proof: &Path) -> Outcome {
     let receipt = read_signed(file)?;
-    let genesis = read_market(folder)?.genesis;
-    check_market(&receipt, &genesis)?;
-    let named = |fault: ProofFault| {
+    let known = KnownRoster::read(folder)?;
+    check_market(&receipt, &known.genesis)?;
+    let named = |fault: &dyn Display| {
         let cause = format!("{}: {fault}", proof.display());
         let hint = "it proves nothing: make another with `souk receipt verify --certified -o`";
         Failure::new(Kind::Verification, cause, hint)
     };
     let bytes = files::read(proof)?;
-    let decoded = ReceiptProof::decode(&bytes).map_err(named)?;
-    let founders = list_founders(&genesis);
-    let settlement = decoded.verify(&receipt, genesis.market_id(), &founders);
+    let decoded = ReceiptProof::decode(&bytes).map_err(|fault| named(&fault))?;
+    let checked = check_proof(&decoded, &receipt, &known);
+    let (settlement, counted) = checked.map_err(|refusal| named(&refusal))?;
     print_settlement(
         output,
         &receipt,
-        &settlement.map_err(named)?,
-        founders.len(),
+        &settlement,
+        counted.roster.members,
+        Some(&counted),
     );
     Ok(())
+}
+
+/// Checks a proof by what a folder knows about the validators. Returns the settlement, and the
+/// roster that certifies it.
+fn check_proof(
+    proof: &ReceiptProof,
+    receipt: &Receipt,
+    known: &KnownRoster,
+) -> Result<(Settlement, CountedRoster), ProofRefusal<ProofFault>> {
+    known.check_proof(proof.orders(), |market, roster| {
+        proof.verify(receipt, market, roster)
+    })
 }
 
 fn read_market(folder: &Path) -> Result<MarketFile, Failure> {
@@ -147,20 +164,31 @@ fn check_market(receipt: &Receipt, genesis: &Genesis) -> Outcome {
     Err(Failure::new(Kind::Verification, cause, hint))
 }
 
-fn print_settlement(output: Output, receipt: &Receipt, found: &Settlement, members: usize) {
+/// Prints a settlement, and by which roster it was checked without the market.
+fn print_settlement(
+    output: Output,
+    receipt: &Receipt,
+    found: &Settlement,
+    members: usize,
+    counted: Option<&CountedRoster>,
+) {
     match output {
-        Output::Json => show::print_json(&json!({
-            "valid": true,
-            "receipt": receipt,
-            "settled": {
-                "step": found.step,
-                "time": found.time.0,
-                "payment": found.payment,
-                "signers": found.signers,
-                "validators": members,
-                "certified": found.certified_s,
-            },
-        })),
+        Output::Json => {
+            let facts = json!({
+                "valid": true,
+                "receipt": receipt,
+                "settled": {
+                    "step": found.step,
+                    "time": found.time.0,
+                    "payment": found.payment,
+                    "signers": found.signers,
+                    "validators": members,
+                    "certified": found.certified_s,
+                },
+            });
+            let roster = counted.map(roster::to_json);
+            show::print_json(&show::with(facts, [("roster", json!(roster))]));
+        }
         Output::Text => {
             show::receipt::print_receipt(receipt, &show::Names::new());
             show::print_line(&format!(
@@ -169,6 +197,7 @@ fn print_settlement(output: Output, receipt: &Receipt, found: &Settlement, membe
                 found.signers.len(),
                 show::time_of_day(found.certified_s.saturating_mul(1_000)),
             ));
+            counted.into_iter().for_each(roster::print_counted);
         }
     }
 }

@@ -252,6 +252,8 @@ pub fn warn_of_fault(history: &GatheredHistory) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use souk_node::client::broker::AttemptError;
     use souk_node::client::history::{HeadsError, TreeNote};
     use souk_node::market::{MarketId, SigningKey};
@@ -276,7 +278,8 @@ mod tests {
     }
 
     fn judge(notes: &[TreeNote]) -> HistoryCheck {
-        let members = (1..=4).map(|by| (by, AccountKey::from(&key(by)))).collect();
+        let members = (1..=4).map(|by| (by, AccountKey::from(&key(by))));
+        let members: BTreeMap<u64, AccountKey> = members.collect();
         HistoryCheck::judge_notes(MARKET, members, notes)
     }
 

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::Market;
+use crate::common::{Market, souk};
 use crate::seller::until;
 use crate::validator::{Newcomer, agree, list, remove, with};
 
@@ -84,9 +84,36 @@ fn three_grow_to_five_under_load_and_the_leader_leaves() {
         drop(loaded);
         let jobs = jobs.join().unwrap();
         agree(&market, &with(&after, "voter"));
+        assert_proofs_need_only_the_genesis(&market);
         jobs
     });
     assert!(jobs > 0, "jobs went through while the validators changed");
+}
+
+/// Who has the genesis alone can check what validators signed who came after it.
+fn assert_proofs_need_only_the_genesis(market: &Market) {
+    let job = market.submit_few("proven", &["--wait", "60"]).done();
+    let receipt = job["receipt_files"][0].as_str().expect("a receipt");
+    let [payment, balance, heads] =
+        ["paid.tlog-proof", "me.account-proof", "heads"].map(|name| market.path(name));
+    let certify = ["receipt", "verify", receipt, "--certified", "-o", &payment];
+    let certified = market.souk(&certify).done();
+    let proven = market.souk(&["account", "prove", "-o", &balance]).done();
+    market.until(|| market.souk(&["market", "verify", "-o", &heads]).code == 0);
+    let alone = tempfile::tempdir().expect("a temporary folder");
+    let genesis = market.folder().join("net/market.json");
+    std::fs::copy(genesis, alone.path().join("market.json")).expect("the genesis");
+    let check = |arguments: &[&str]| souk(alone.path(), arguments).done();
+    let paid = check(&["receipt", "verify", receipt, "--proof", &payment]);
+    assert_eq!(paid["settled"], certified["settled"]);
+    assert_eq!(paid["roster"]["changes"], 3, "two joined and one left");
+    let held = check(&["account", "verify", &balance]);
+    assert_eq!(held["certified"], proven["certified"]);
+    let history = check(&["market", "verify", "--from", &heads]);
+    assert_eq!(
+        (&history["needed"], &history["validators"]),
+        (&3.into(), &4.into())
+    );
 }
 
 #[test]

@@ -6,6 +6,7 @@ use souk_folder::key;
 use souk_market::{AccountKey, Digest, Genesis};
 use souk_network::protocols::market::{Answer, Request};
 pub use souk_proof::account_proof::{AccountFault, AccountProof, CertifiedAccount};
+use souk_proof::note::CosigningRoster;
 
 use super::broker::Broker;
 use super::history::{GatheredHistory, gather_heads};
@@ -74,6 +75,7 @@ pub async fn prove_account(
         return Err(ProveAccountError::Uncertified(Box::new(history)));
     };
     let root = certified.head().state.ok_or(ProveAccountError::Stateless)?;
+    let roster = CosigningRoster::from(check.members.clone());
     let (mut asked, mut unproven) = (0, None);
     for (by, validator) in validators {
         let Ok(peer) = key::peer_of(&validator.0) else {
@@ -87,13 +89,14 @@ pub async fn prove_account(
         let Some(path) = path else { continue };
         let proof = AccountProof::new(*path, certified.note.clone());
         let verified = match proof.account() == account {
-            true => proof.verify(genesis.market_id(), &check.members),
+            true => proof.verify(genesis.market_id(), &roster),
             false => Err(AccountFault::Account(proof.account())),
         };
         match verified {
             Ok(account) => {
+                let orders = history.orders.to_proof_bytes();
                 return Ok(ProvenAccount {
-                    proof,
+                    proof: proof.with_orders(orders),
                     account,
                     history,
                 });

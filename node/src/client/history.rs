@@ -6,6 +6,7 @@
 //! that answered for another one could withhold that one's note (a signed head).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use souk_consensus::{Tile, TileId};
@@ -13,14 +14,17 @@ use souk_folder::contact::Contact;
 use souk_folder::key;
 use souk_market::Genesis;
 use souk_network::protocols::market::{Answer, Member, Request, TreeHeads};
-pub use souk_proof::note::TreeNote;
 use souk_proof::note::{Cosigners, NoteFault};
+pub use souk_proof::note::{CosigningRoster, TreeNote};
 use souk_proof::tiles::TILE_HASHES;
 use souk_roles::market::history_check::{ANSWER_NOTES_MAX, list_known_cosigners};
 pub use souk_roles::market::history_check::{
     Continuation, ContinuationCheck, Fork, HistoryCheck, SignedHead,
 };
 use souk_roles::market::known_members::KnownMembers;
+use souk_roles::market::roster::Roster;
+use souk_roles::market::roster_proof::ROSTER_FILE_BYTES_MAX;
+pub use souk_roles::market::roster_proof::{CountedRoster, RosterFault, RosterProof};
 use tokio::task::JoinSet;
 
 use super::broker::{AttemptError, Broker};
@@ -64,6 +68,8 @@ pub struct GatheredHistory {
     pub answers: Vec<ValidatorHeads>,
     /// The result of the check of all notes together.
     pub check: HistoryCheck,
+    /// The operators' orders that admitted and removed validators.
+    pub orders: RosterProof,
 }
 
 /// Asks each validator of a market for its signed heads. `known_notes` are judged with theirs.
@@ -72,7 +78,7 @@ pub async fn gather_heads(
     genesis: &Genesis,
     known_notes: Vec<TreeNote>,
 ) -> GatheredHistory {
-    let known = learn_members(broker, genesis).await;
+    let (known, orders) = learn_members(broker, genesis).await;
     let mut asked = JoinSet::new();
     for member in known.staying_members() {
         let (broker, member) = (broker.clone(), member.clone());
@@ -91,12 +97,18 @@ pub async fn gather_heads(
     let notes: Vec<TreeNote> = known_notes.into_iter().chain(told.cloned()).collect();
     let members = list_known_cosigners(genesis, &known);
     let check = HistoryCheck::judge_notes(genesis.market_id(), members, &notes);
-    GatheredHistory { answers, check }
+    GatheredHistory {
+        answers,
+        check,
+        orders,
+    }
 }
 
-/// Asks each known validator for the list of validators, until no answer names new ones.
-async fn learn_members(broker: &Broker, genesis: &Genesis) -> KnownMembers {
+/// Asks each known validator for the list of validators, until no answer names new ones. Returns
+/// also the operators' orders in the answers.
+async fn learn_members(broker: &Broker, genesis: &Genesis) -> (KnownMembers, RosterProof) {
     let mut known = KnownMembers::new(genesis);
+    let (began, mut orders) = (Roster::new(genesis), RosterProof::default());
     let mut asked = BTreeSet::new();
     loop {
         let fresh = known
@@ -104,7 +116,7 @@ async fn learn_members(broker: &Broker, genesis: &Genesis) -> KnownMembers {
             .filter(|it| !asked.contains(&it.raft_id));
         let fresh: Vec<Member> = fresh.cloned().collect();
         if fresh.is_empty() {
-            return known;
+            return (known, orders);
         }
         let mut answers = JoinSet::new();
         for member in fresh {
@@ -115,6 +127,7 @@ async fn learn_members(broker: &Broker, genesis: &Genesis) -> KnownMembers {
         for answer in answers.join_all().await {
             if let Ok(Answer::Members(members)) = answer {
                 known.learn_members(&members);
+                orders.learn_orders(&began, &members);
             }
         }
     }
@@ -252,6 +265,15 @@ pub enum FolderError {
     /// It has more notes than are allowed.
     #[error("{0} has more than {FOLDER_NOTES_MAX} notes: name a folder with fewer")]
     Full(PathBuf),
+    /// The operators' orders in it do not decode.
+    #[error("{path}: {cause}")]
+    Orders {
+        /// The file with the orders.
+        path: PathBuf,
+        /// Why they are not orders.
+        #[source]
+        cause: RosterFault,
+    },
     /// It has no notes.
     #[error("there is no note in {0}: no file \"checkpoint\" and none that ends in .{NOTE_ENDING}")]
     Empty(PathBuf),
@@ -259,6 +281,9 @@ pub enum FolderError {
 
 /// The most notes of a folder.
 const FOLDER_NOTES_MAX: usize = 4_096;
+
+/// The file of a folder with the operators' orders about the validators.
+pub const ROSTER_FILE: &str = "history.roster";
 
 /// The ending of a file with a note.
 pub const NOTE_ENDING: &str = "checkpoint";
@@ -268,23 +293,44 @@ pub const NOTE_ENDING: &str = "checkpoint";
 #[derive(Debug)]
 pub struct StoredHistory {
     folders: Vec<PathBuf>,
-    /// The result of the check of all notes. Only the founders count as validators, because nothing
-    /// in the folders proves who joined later.
-    pub check: HistoryCheck,
+    notes: Vec<TreeNote>,
+    /// The operators' orders in the folders.
+    pub orders: RosterProof,
 }
 
 impl StoredHistory {
-    /// Reads the notes of folders, and judges them together.
+    /// Reads the notes of folders, and the operators' orders about the validators.
     ///
     /// # Errors
-    /// If one has none, or a note does not decode.
-    pub fn read_folders(folders: &[PathBuf], genesis: &Genesis) -> Result<Self, FolderError> {
+    /// If a folder has no note, or a note or the orders do not decode.
+    pub fn read_folders(folders: &[PathBuf]) -> Result<Self, FolderError> {
         let notes = folders.iter().map(|folder| read_notes(folder));
         let notes = notes.collect::<Result<Vec<_>, FolderError>>()?.concat();
-        let members = list_known_cosigners(genesis, &KnownMembers::new(genesis));
-        let check = HistoryCheck::judge_notes(genesis.market_id(), members, &notes);
+        let mut orders = RosterProof::default();
+        for folder in folders {
+            orders.merge_orders(&read_orders(folder)?);
+        }
         let folders = folders.to_vec();
-        Ok(Self { folders, check })
+        Ok(Self {
+            folders,
+            notes,
+            orders,
+        })
+    }
+
+    /// Judges all notes by the signatures of a roster. A validator that the genesis names and that
+    /// was removed since is still convicted by what it signed.
+    #[must_use]
+    pub fn judge_notes(&self, genesis: &Genesis, roster: CosigningRoster) -> HistoryCheck {
+        let market = genesis.market_id();
+        let mut check = HistoryCheck::judge_notes(market, roster, &self.notes);
+        if check.forks.is_empty() {
+            let founders = list_known_cosigners(genesis, &KnownMembers::new(genesis));
+            let founded = HistoryCheck::judge_notes(market, founders, &self.notes);
+            let convicts = |fork: &Fork| !fork.liars().is_empty();
+            check.forks = founded.forks.into_iter().filter(convicts).collect();
+        }
+        check
     }
 
     /// Checks a continuation with the tiles of one folder after the other, whole or partial.
@@ -301,6 +347,28 @@ impl StoredHistory {
             found = Some(shown.or(found));
         }
         found
+    }
+}
+
+/// Reads the operators' orders of a folder; none if it has no file with them.
+///
+/// # Errors
+/// If the file cannot be read, is too long or does not decode.
+pub fn read_orders(folder: &Path) -> Result<RosterProof, FolderError> {
+    let path = folder.join(ROSTER_FILE);
+    let read = std::fs::File::open(&path).and_then(|file| {
+        let mut text = Vec::new();
+        // One byte more shows that it is too long.
+        file.take(ROSTER_FILE_BYTES_MAX as u64 + 1)
+            .read_to_end(&mut text)?;
+        Ok(text)
+    });
+    match read {
+        Ok(text) => {
+            RosterProof::from_text(&text).map_err(|cause| FolderError::Orders { path, cause })
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(RosterProof::default()),
+        Err(cause) => Err(FolderError::Read { path, cause }),
     }
 }
 
@@ -345,4 +413,111 @@ fn read_tiles(folder: &Path, check: &ContinuationCheck) -> BTreeMap<TileId, Tile
         tiles.extend(tile.map(|tile| (id, tile)));
     }
     tiles
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use souk_market::{AccountKey, Founder, Millis, SigningKey};
+    use souk_network::protocols::market::{Members, Standing};
+    use souk_network::protocols::roster::{Body, MembershipOrder, SignedMembershipOrder};
+    use souk_roles::market::order_number::{ChangeCount, number_order};
+
+    use super::*;
+
+    const TIMES: u32 = 10;
+
+    fn key(number: u64) -> SigningKey {
+        let mut seed = [7; 32];
+        seed[..8].copy_from_slice(&number.to_le_bytes());
+        SigningKey::from_bytes(&seed)
+    }
+
+    /// Measures a check of the roster alone, which takes most of the time of an offline check.
+    #[test]
+    #[ignore = "a measurement: it prints times and sizes"]
+    fn measure_a_roster_of_fifteen_after_each_number_of_changes() {
+        for changes in [11, 100, 1_000] {
+            let (genesis, answer) = change_validators(changes);
+            let mut orders = RosterProof::default();
+            orders.learn_orders(&Roster::new(&genesis), &answer);
+            let bytes = orders.to_proof_bytes();
+            let begin = Instant::now();
+            for _ in 0..TIMES {
+                let read = RosterProof::decode(&bytes).unwrap();
+                let counted = read.count_validators(&genesis, &RosterProof::default());
+                assert_eq!(counted.unwrap().changes, changes);
+            }
+            let text = bytes.len().div_ceil(3) * 4;
+            let took = begin.elapsed() / TIMES;
+            println!("{changes} changes: {text} bytes of base64, checked in {took:?}");
+        }
+    }
+
+    /// A market of four founders that grows to 15 validators and then replaces the oldest ones, and
+    /// a validator's answer about it.
+    fn change_validators(changes: u64) -> (Genesis, Members) {
+        let account = |of: u64| AccountKey::from(&key(of));
+        let address = |of: u64| {
+            format!(
+                "/dns4/validator-{of}.example.org/tcp/4001/p2p/{}",
+                account(of)
+            )
+        };
+        let mut genesis = Genesis::new("m".try_into().unwrap(), account(0));
+        let founder = |raft_id: u64| Founder {
+            raft_id,
+            account: account(raft_id),
+            address: address(raft_id),
+        };
+        genesis.validators = (1..=4).map(founder).collect();
+        let member = |raft_id: u64| Member {
+            raft_id,
+            account: account(raft_id),
+            address: address(raft_id),
+            standing: Standing::Voter,
+            begun: true,
+            speaks: 1,
+            reached: None,
+            running: None,
+        };
+        let mut answer = Members {
+            answered_by: 1,
+            leader: 1,
+            operators: genesis.operators.clone(),
+            validators: (1..=4).map(member).collect(),
+            orders: Vec::new(),
+        };
+        let (mut highest_id, mut removals) = (4, 0);
+        for change in 0..changes {
+            let before = ChangeCount {
+                highest_id,
+                removals,
+            };
+            let now_ms = 1_764_428_531_250 + 1_000 * change;
+            let order = if highest_id - removals < 15 {
+                highest_id += 1;
+                answer.validators.push(member(highest_id));
+                MembershipOrder::Admit {
+                    account: account(highest_id),
+                    address: address(highest_id),
+                }
+            } else {
+                removals += 1;
+                MembershipOrder::Remove { raft_id: removals }
+            };
+            let body = Body {
+                market: genesis.market_id(),
+                signer: account(0),
+                number: number_order(now_ms, Some(before)),
+                expires: Millis(now_ms + 60_000),
+                order,
+            };
+            answer
+                .orders
+                .push(SignedMembershipOrder::sign(body, &key(0)));
+        }
+        (genesis, answer)
+    }
 }

@@ -9,10 +9,9 @@ use souk_folder::key;
 use souk_market::{AccountKey, Genesis, Receipt};
 use souk_network::protocols::market::{Answer, Request};
 pub use souk_proof::inclusion::Inclusion;
-use souk_proof::note::Cosigners;
+use souk_proof::note::CosigningRoster;
 pub use souk_proof::receipt_proof::{ProofFault, ReceiptProof, Settlement, SettlementRecord};
-use souk_roles::market::history_check::list_known_cosigners;
-use souk_roles::market::known_members::KnownMembers;
+use souk_roles::market::roster_proof::RosterProof;
 
 use super::broker::Broker;
 use super::history::{GatheredHistory, gather_heads, read_tile};
@@ -57,13 +56,8 @@ pub struct ProvenReceipt {
     pub settlement: Settlement,
     /// How many validators there are.
     pub members: usize,
-}
-
-/// Returns the validators that the genesis names. They count if no validator can be asked for newer
-/// ones.
-#[must_use]
-pub fn list_founders(genesis: &Genesis) -> Cosigners {
-    list_known_cosigners(genesis, &KnownMembers::new(genesis))
+    /// The operators' orders that admitted and removed validators.
+    pub orders: RosterProof,
 }
 
 /// Proves that a receipt was settled, by heads that enough of today's validators signed.
@@ -141,11 +135,13 @@ async fn prove_record(
     let path = plan.build(&tiles).map_err(|_| ProofFault::Path)?;
     let proof = ReceiptProof::new(record, receipt, path, certified.note.clone());
     let proof = proof.ok_or(ProofFault::Receipt)?;
-    let members = &history.check.members;
-    let settlement = proof.verify(receipt, certified.note.market, members)?;
+    let roster = CosigningRoster::from(history.check.members.clone());
+    let settlement = proof.verify(receipt, certified.note.market, &roster)?;
+    let orders = history.orders.clone();
     Ok(ProvenReceipt {
-        proof,
+        proof: proof.with_orders(orders.to_proof_bytes()),
         settlement,
-        members: members.len(),
+        members: roster.members,
+        orders,
     })
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use libp2p::PeerId;
-use souk_folder::clock::{unix_ms, unix_us};
+use souk_folder::clock::unix_ms;
 use souk_folder::contact::{Contact, ContactError};
 use souk_folder::key::{self, NodeKey};
 use souk_folder::market_file::MarketFile;
@@ -19,9 +19,11 @@ use souk_network::protocols::market::{
     Answer, Member, Members, OrderRefusal, PROTOCOL, Request, Standing,
 };
 use souk_network::protocols::roster::{
-    Body, MembershipOrder, RosterRefusal, SignedMembershipOrder,
+    Body, MembershipOrder, Roster, RosterRefusal, SignedMembershipOrder,
 };
 use souk_network::wire::{self, WireError};
+use souk_roles::market::order_number::{ChangeCount, number_order};
+use souk_roles::market::roster_proof::RosterProof;
 use tokio::time::Instant;
 
 use crate::client::broker::{AttemptError, Broker, BrokerError};
@@ -46,6 +48,8 @@ const BACKUP_BYTES_MAX: u64 = 16 << 30;
 pub struct Operator {
     key: NodeKey,
     market: MarketId,
+    /// The roster with which the market began.
+    began: Roster,
     broker: Broker,
 }
 
@@ -140,6 +144,7 @@ impl Operator {
         Ok(Operator {
             key,
             market: market.genesis.market_id(),
+            began: Roster::new(&market.genesis),
             broker,
         })
     }
@@ -204,7 +209,7 @@ impl Operator {
     /// Fetches a backup from one validator.
     pub async fn download_backup(&self, raft_id: u64) -> Result<Bytes, OrderError> {
         let member = self.find_member(raft_id).await?;
-        let order = self.sign_order(MembershipOrder::Backup { raft_id });
+        let order = self.sign_order(MembershipOrder::Backup { raft_id }, None);
         let fetched = self.fetch_backup(&member, order).await;
         fetched.map_err(|cause| OrderError::Backup { raft_id, cause })
     }
@@ -247,7 +252,8 @@ impl Operator {
 
     /// Signs an order and brings it to the leader.
     async fn send_order(&self, order: MembershipOrder) -> Result<u64, OrderError> {
-        let request = Request::Order(self.sign_order(order.clone()));
+        let before = self.count_changes(&self.fetch_members().await?);
+        let request = Request::Order(self.sign_order(order.clone(), before));
         let deadline = Instant::now() + LEADER_PATIENCE;
         let mut unanswered = false;
         loop {
@@ -324,12 +330,24 @@ impl Operator {
         }
     }
 
-    fn sign_order(&self, order: MembershipOrder) -> SignedMembershipOrder {
+    /// Counts the changes before the next order, as far as the operators' signatures prove them.
+    fn count_changes(&self, members: &Members) -> Option<ChangeCount> {
+        let mut orders = RosterProof::default();
+        orders.learn_orders(&self.began, members);
+        orders.count_changes(&self.began, members.validators.iter().map(|it| it.raft_id))
+    }
+
+    fn sign_order(
+        &self,
+        order: MembershipOrder,
+        before: Option<ChangeCount>,
+    ) -> SignedMembershipOrder {
+        let now_ms = unix_ms();
         let body = Body {
             market: self.market,
             signer: self.account(),
-            number: unix_us(),
-            expires: Millis(unix_ms() + EXPIRY_MS),
+            number: number_order(now_ms, before),
+            expires: Millis(now_ms + EXPIRY_MS),
             order,
         };
         SignedMembershipOrder::sign(body, self.key.signing_key())

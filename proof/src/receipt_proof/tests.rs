@@ -10,6 +10,7 @@ use super::*;
 use crate::consistency::tests::{leaves, tiles_of};
 use crate::history::tests::naive_root;
 use crate::inclusion::Inclusion;
+use crate::note::Cosigners;
 use crate::place::TreeHead;
 
 const MARKET: MarketId = MarketId([5; 32]);
@@ -18,8 +19,8 @@ fn key(by: u64) -> SigningKey {
     SigningKey::from_bytes(&[by as u8; 32])
 }
 
-fn members() -> Cosigners {
-    (1..=4).map(|by| (by, AccountKey::from(&key(by)))).collect()
+fn members() -> CosigningRoster {
+    Cosigners::from_iter((1..=4).map(|by| (by, AccountKey::from(&key(by))))).into()
 }
 
 fn receipt(lease: u64) -> Receipt {
@@ -126,6 +127,30 @@ fn a_settled_receipt_is_proven_with_what_it_paid_and_when_it_was_certified() {
     let record = SettlementRecord::new(settle(&receipts, 123));
     assert_eq!(record.list_leases(), [LeaseId(7), LeaseId(8)]);
     assert_eq!(record.find_receipt(LeaseId(8)).as_ref(), Some(&receipts[1]));
+}
+
+#[test]
+fn a_proof_carries_orders_behind_the_leaf_and_is_the_same_without() {
+    let receipt = receipt(7);
+    let plain = prove(std::slice::from_ref(&receipt), 3);
+    assert!(plain.orders().is_empty(), "as an earlier release wrote it");
+    let carrying = plain.clone().with_orders(b"orders".to_vec());
+    let read = ReceiptProof::decode(carrying.encode().as_bytes()).unwrap();
+    assert_eq!((read.orders(), &read), (&b"orders"[..], &carrying));
+    let verify = |proof: &ReceiptProof| proof.verify(&receipt, MARKET, &members());
+    assert_eq!(verify(&read), verify(&plain));
+    assert!(verify(&read).is_ok());
+    // Who is known to be removed signs no more, and the others do not need fewer for it.
+    let mut roster = members();
+    roster.cosigners.remove(&1);
+    let fault = plain.verify(&receipt, MARKET, &roster);
+    let (signed, members, needed) = (2, 4, 3);
+    let few = ProofFault::Signers {
+        signed,
+        members,
+        needed,
+    };
+    assert_eq!(fault, Err(few));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `souk account prove` and `souk account verify`: prove an account's balances by the state that
 //! validators certify, and check such a proof offline.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,12 +11,13 @@ use souk_folder::market_file::MarketFile;
 use souk_node::client::account_proof::{
     AccountFault, AccountProof, CertifiedAccount, ProveAccountError, prove_account as fetch_proof,
 };
+use souk_node::client::history::CountedRoster;
 use souk_node::client::reach;
-use souk_node::client::settlement::list_founders;
 use souk_node::market::AccountKey;
 
 use super::own_account;
 use crate::args::Output;
+use crate::commands::roster::{self, KnownRoster, ProofRefusal};
 use crate::commands::uncertified::fail_uncertified;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_reach};
@@ -27,6 +29,9 @@ const TRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The age from which a proof says that balances can be others by now.
 const AGE_MS_MAX: u64 = 600_000;
+
+/// What to do about a proof that shows nothing.
+const HINT: &str = "it proves nothing: ask for another, made with `souk account prove -o`";
 
 /// Proves what the last certified state says about an account.
 pub async fn prove_account(
@@ -60,15 +65,17 @@ pub async fn prove_account(
             Failure::new(Kind::State, cause, "give a file that you can write with -o")
         })?;
     }
-    print_certified(output, &proven.account, proven.history.check.members.len());
+    let members = proven.history.check.members.len();
+    print_certified(output, &proven.account, members, None);
     show::certification::warn_of_fault(&proven.history);
-    let founders = list_founders(&market.genesis);
-    let market = market.genesis.market_id();
-    if proof_output.is_some() && proven.proof.verify(market, &founders).is_err() {
-        show::print_notice(
-            "the market's validators were replaced since its founding: `souk account verify` will \
-             refuse the saved proof, because it counts the founders alone",
-        );
+    roster::keep_orders(folder, &proven.history.orders)?;
+    let alone = KnownRoster::of_genesis(&market.genesis);
+    if proof_output.is_some()
+        && let Err(fault) = check_proof(&proven.proof, &alone)
+    {
+        show::print_notice(&format!(
+            "without the market nobody can check the saved proof: {fault}"
+        ));
     }
     Ok(())
 }
@@ -80,25 +87,36 @@ pub fn verify_proof(
     file: &Path,
     account: Option<AccountKey>,
 ) -> Outcome {
-    let genesis = read_market(folder)?.genesis;
-    let named = |fault: AccountFault| {
+    let known = KnownRoster::read(folder)?;
+    let fail = |fault: &dyn Display, hint| {
         let cause = format!("{}: {fault}", file.display());
-        let hint = match fault {
-            AccountFault::Market(_) => "name a folder of the proof's market with --dir",
-            _ => "it proves nothing: ask for another, made with `souk account prove -o`",
-        };
         Failure::new(Kind::Verification, cause, hint)
+    };
+    let named = |fault: AccountFault| match fault {
+        AccountFault::Market(_) => fail(&fault, "name a folder of the proof's market with --dir"),
+        _ => fail(&fault, HINT),
     };
     let proof = AccountProof::decode(&files::read(file)?).map_err(named)?;
     if account.is_some_and(|account| account != proof.account()) {
         return Err(named(AccountFault::Account(proof.account())));
     }
-    let founders = list_founders(&genesis);
-    let found = proof
-        .verify(genesis.market_id(), &founders)
-        .map_err(named)?;
-    print_certified(output, &found, founders.len());
+    let (found, counted) = check_proof(&proof, &known).map_err(|refusal| match refusal {
+        ProofRefusal::Proof(fault) => named(fault),
+        ProofRefusal::Orders(fault) => fail(&fault, HINT),
+    })?;
+    print_certified(output, &found, counted.roster.members, Some(&counted));
     Ok(())
+}
+
+/// Checks a proof by what a folder knows about the validators. Returns the account, and the roster
+/// that certifies it.
+fn check_proof(
+    proof: &AccountProof,
+    known: &KnownRoster,
+) -> Result<(CertifiedAccount, CountedRoster), ProofRefusal<AccountFault>> {
+    known.check_proof(proof.orders(), |market, roster| {
+        proof.verify(market, roster)
+    })
 }
 
 fn read_market(folder: &Path) -> Result<MarketFile, Failure> {
@@ -106,11 +124,19 @@ fn read_market(folder: &Path) -> Result<MarketFile, Failure> {
     Ok(market.with_known(folder))
 }
 
-fn print_certified(output: Output, found: &CertifiedAccount, members: usize) {
+/// Prints an account, and by which roster its proof was checked without the market.
+fn print_certified(
+    output: Output,
+    found: &CertifiedAccount,
+    members: usize,
+    counted: Option<&CountedRoster>,
+) {
     let age_ms = unix_ms().saturating_sub(found.time.0);
     if output == Output::Json {
         let facts = json!({ "valid": true, "certified": found, "validators": members });
-        return show::print_json(&show::with(facts, [("age_ms", json!(age_ms))]));
+        let roster = counted.map(roster::to_json);
+        let more = [("age_ms", json!(age_ms)), ("roster", json!(roster))];
+        return show::print_json(&show::with(facts, more));
     }
     show::print_line(&format!("account     {}", found.account));
     match found.balances {
@@ -135,6 +161,7 @@ fn print_certified(output: Output, found: &CertifiedAccount, members: usize) {
         found.signers.len(),
         show::time_of_day(found.certified_s.saturating_mul(1_000)),
     ));
+    counted.into_iter().for_each(roster::print_counted);
     if age_ms >= AGE_MS_MAX {
         show::print_notice("the proof is old: it shows what was so then, and not what is so now");
     }

@@ -5,16 +5,26 @@
 use std::path::{Path, PathBuf};
 
 use souk_node::client::history::{
-    ContinuationCheck, Fork, HistoryCheck, NOTE_ENDING, ShownContinuation, SignedHead, TreeNote,
+    ContinuationCheck, Fork, HistoryCheck, NOTE_ENDING, ROSTER_FILE, RosterProof,
+    ShownContinuation, SignedHead, TreeNote,
 };
 use souk_node::memory::ContentId;
 
+use crate::commands::roster;
 use crate::failure::{Failure, Kind, Outcome};
 
 /// Saves every head that validators signed, with all their signatures; those that the folder has of
-/// the same head stay.
-pub fn save_heads(folder: &Path, check: &HistoryCheck) -> Outcome {
+/// the same head stay. Beside them are the operators' orders that show who the validators are.
+pub fn save_heads(folder: &Path, check: &HistoryCheck, orders: &RosterProof) -> Outcome {
     create_folder(folder)?;
+    let orders = orders.without_former_admissions();
+    roster::write_orders(folder, &orders).map_err(|error| {
+        let cause = format!(
+            "cannot write {ROSTER_FILE} in {}: {error}",
+            folder.display()
+        );
+        Failure::new(Kind::State, cause, "name a folder that you can write")
+    })?;
     for signed in &check.heads {
         let mut note = signed.note.clone();
         let path = folder.join(name_note("head", signed));

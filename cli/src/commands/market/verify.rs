@@ -12,8 +12,8 @@ use souk_folder::invitation::Invitation;
 use souk_folder::market_file::MarketFile;
 use souk_node::client::broker::Broker;
 use souk_node::client::history::{
-    Continuation, ContinuationCheck, Fork, GatheredHistory, HistoryCheck, ShownContinuation,
-    SignedHead, StoredHistory, TreeNote, gather_heads, prove_continuation,
+    Continuation, ContinuationCheck, CountedRoster, Fork, GatheredHistory, HistoryCheck,
+    ShownContinuation, SignedHead, StoredHistory, TreeNote, gather_heads, prove_continuation,
 };
 use souk_node::client::{join, reach};
 use souk_node::market::Genesis;
@@ -21,6 +21,7 @@ use souk_node::market::Genesis;
 use super::evidence::{save_fork, save_heads, save_refutation, write_file};
 use super::{from_joining, parse_invitation};
 use crate::args::{Output, VerifyArgs};
+use crate::commands::roster::{self, KnownRoster};
 use crate::commands::uncertified::fail_uncertified;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_reach};
@@ -46,7 +47,7 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
     let market = read_market(folder, args).await?;
     let genesis = market.genesis.clone();
     if !args.from.is_empty() {
-        return verify_folders(folder, output, &args.from, &genesis);
+        return verify_folders(folder, output, &args.from);
     }
     let seen_path = args.invitation.is_none().then(|| folder.join(SEEN_FILE));
     let seen = seen_path.as_deref().map(read_seen).transpose()?.flatten();
@@ -65,10 +66,14 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
         genesis: &genesis,
         check: &history.check,
         answers: Some(&history),
+        counted: None,
         proofs,
     };
     if let Some(folder) = &args.heads {
-        save_heads(folder, &history.check)?;
+        save_heads(folder, &history.check, &history.orders)?;
+    }
+    if args.invitation.is_none() {
+        roster::keep_orders(folder, &history.orders)?;
     }
     report.conclude(folder, output)?;
     check_progress(&history)?;
@@ -160,21 +165,35 @@ async fn read_market(folder: &Path, args: &VerifyArgs) -> Result<MarketFile, Fai
     Ok(MarketFile::new(genesis))
 }
 
-fn verify_folders(folder: &Path, output: Output, from: &[PathBuf], genesis: &Genesis) -> Outcome {
-    let stored = StoredHistory::read_folders(from, genesis).map_err(|error| {
+fn verify_folders(folder: &Path, output: Output, from: &[PathBuf]) -> Outcome {
+    let known = KnownRoster::read(folder)?;
+    let stored = StoredHistory::read_folders(from).map_err(|error| {
         let hint = "name a validator's replica/history, or a folder with files that end in \
                     .checkpoint";
         Failure::new(Kind::Input, error, hint)
     })?;
-    let plans = stored.check.plan_proofs().into_iter();
+    let counted = known.count_carried(&stored.orders).map_err(|fault| {
+        let hint = "take the folder of another one who saved it with `souk market verify -o`";
+        Failure::new(Kind::Verification, fault, hint)
+    })?;
+    let judge =
+        |counted: &CountedRoster| stored.judge_notes(&known.genesis, counted.roster.clone());
+    let (mut check, mut counted) = (judge(&counted), counted);
+    if check.find_certified().is_none()
+        && let Some(own) = known.count_own()
+    {
+        (check, counted) = (judge(&own), own);
+    }
+    let plans = check.plan_proofs().into_iter();
     let prove = |check: ContinuationCheck| {
         let shown = stored.prove_continuation(&check);
         (check, shown)
     };
     let report = Report {
-        genesis,
-        check: &stored.check,
+        genesis: &known.genesis,
+        check: &check,
         answers: None,
+        counted: Some(&counted),
         proofs: plans.map(prove).collect(),
     };
     report.conclude(folder, output)
@@ -203,6 +222,8 @@ struct Report<'a> {
     check: &'a HistoryCheck,
     /// The validators' answers; none if the notes come from a folder.
     answers: Option<&'a GatheredHistory>,
+    /// The roster that the notes of a folder were judged by.
+    counted: Option<&'a CountedRoster>,
     proofs: Vec<Proof>,
 }
 
@@ -291,6 +312,7 @@ impl Report<'_> {
         });
         let mut value = json!(view);
         value["answers"] = json!(answers);
+        value["roster"] = json!(self.counted.map(roster::to_json));
         value["proofs"] = proofs.collect();
         value["evidence"] = json!(evidence);
         value
@@ -328,6 +350,7 @@ impl Report<'_> {
                 self.check.needed
             )),
         }
+        self.counted.into_iter().for_each(roster::print_counted);
         self.print_validators();
         self.print_forged();
         self.print_proofs();

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use souk_node::client::settlement::{ReceiptProof, Settlement, list_founders};
-use souk_node::market::{Genesis, LeaseId, Receipt as Signed};
+use souk_node::client::settlement::{ReceiptProof, Settlement};
+use souk_node::market::{LeaseId, Receipt as Signed};
 use souk_node::memory::Tensor;
 
-use super::{check_market, read_market, read_signed};
+use super::{check_market, check_proof, read_signed};
 use crate::args::{ChainArgs, Output};
+use crate::commands::roster::KnownRoster;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{files, show};
 
@@ -47,8 +48,7 @@ pub fn check_chain(folder: &Path, output: Output, args: &ChainArgs) -> Outcome {
         }
     }
     if !args.proof.is_empty() {
-        let genesis = read_market(folder)?.genesis;
-        chain.check_proofs(&genesis, &args.proof)?;
+        chain.check_proofs(&KnownRoster::read(folder)?, &args.proof)?;
     }
     chain.print(output, &sources);
     Ok(())
@@ -165,8 +165,7 @@ impl Chain {
     }
 
     /// Checks a proof of settlement for each receipt.
-    fn check_proofs(&mut self, genesis: &Genesis, proofs: &[PathBuf]) -> Outcome {
-        let founders = list_founders(genesis);
+    fn check_proofs(&mut self, known: &KnownRoster, proofs: &[PathBuf]) -> Outcome {
         for path in proofs {
             let fault = |cause: String| {
                 let cause = format!("{}: {cause}", path.display());
@@ -175,7 +174,7 @@ impl Chain {
             let decoded = ReceiptProof::decode(&files::read(path)?);
             let proof = decoded.map_err(|error| fault(error.to_string()))?;
             let proven = self.receipts.iter().find_map(|(_, receipt)| {
-                let settled = proof.verify(receipt, genesis.market_id(), &founders).ok()?;
+                let (settled, _) = check_proof(&proof, receipt, known).ok()?;
                 Some((receipt.body.lease, settled))
             });
             let proven =
@@ -183,7 +182,7 @@ impl Chain {
             self.settled.insert(proven.0, proven.1);
         }
         for (path, receipt) in &self.receipts {
-            check_market(receipt, genesis)?;
+            check_market(receipt, &known.genesis)?;
             if !self.settled.contains_key(&receipt.body.lease) {
                 let cause = format!("no proof shows that {} was settled", path.display());
                 return Err(broken(cause, "give a proof of each receipt, or none"));

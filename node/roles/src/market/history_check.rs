@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use souk_market::{Genesis, MarketId};
 use souk_proof::consistency::{self, Consistency};
 use souk_proof::inclusion::ProofError;
-use souk_proof::note::{Cosigners, TreeNote, certifying_count};
+use souk_proof::note::{Cosigners, CosigningRoster, TreeNote};
 use souk_proof::{Digest, Tile, TileId, TreeHead};
 
 use super::known_members::KnownMembers;
@@ -95,7 +95,14 @@ pub struct HistoryCheck {
 impl HistoryCheck {
     /// Judges the notes of a market; it ignores those of others and those that no member signed.
     #[must_use]
-    pub fn judge_notes(market: MarketId, members: Cosigners, notes: &[TreeNote]) -> Self {
+    pub fn judge_notes(
+        market: MarketId,
+        roster: impl Into<CosigningRoster>,
+        notes: &[TreeNote],
+    ) -> Self {
+        let roster = roster.into();
+        let needed = roster.certifying_count();
+        let members = roster.cosigners;
         // Cosignatures count together if they are under the same text.
         let mut found: BTreeMap<HeadKey, TreeNote> = BTreeMap::new();
         for note in notes.iter().filter(|note| note.market == market) {
@@ -120,7 +127,7 @@ impl HistoryCheck {
         });
         let heads: Vec<SignedHead> = heads.collect();
         Self {
-            needed: certifying_count(members.len()),
+            needed,
             forks: find_forks(&heads),
             members,
             heads,
