@@ -13,11 +13,13 @@ use serde::Serialize;
 use souk_folder::key::{self, NotAKey};
 use souk_folder::market_file::{MARKET_FILE, MarketFile};
 use souk_host::clock;
+use souk_market::Genesis;
 use souk_network::protocols::market::{Answer, Request};
 use souk_node::client::broker::Broker;
-use souk_node::client::history::TreeNote;
-use souk_node::client::settlement::list_founders;
+use souk_node::client::history::{CosigningRoster, TreeNote};
 use souk_node::validator::{ValidatorAuditError, node};
+use souk_roles::market::history_check::list_known_cosigners;
+use souk_roles::market::known_members::KnownMembers;
 use souk_testnet::layout;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -176,6 +178,11 @@ async fn trade_and_watch(
     })
 }
 
+/// Returns the validators that the genesis names.
+fn list_founders(genesis: &Genesis) -> CosigningRoster {
+    list_known_cosigners(genesis, &KnownMembers::new(genesis)).into()
+}
+
 /// Asks one validator after another for its certified head, and keeps each larger one that enough
 /// founders signed.
 async fn watch_heads(
@@ -184,7 +191,7 @@ async fn watch_heads(
     told: watch::Sender<Vec<SeenHead>>,
 ) -> Result<(), NotAKey> {
     let founders = list_founders(&market.genesis);
-    let accounts = founders.values();
+    let accounts = founders.cosigners.values();
     let peers = accounts.map(|account| key::peer_of(&account.0));
     let peers = peers.collect::<Result<Vec<_>, NotAKey>>()?;
     let mut size = 0;
@@ -210,7 +217,7 @@ async fn fetch_leaf(
     market: &MarketFile,
     settled: &SettledLease,
 ) -> Result<u64, CertificateError> {
-    for account in list_founders(&market.genesis).values() {
+    for account in list_founders(&market.genesis).cosigners.values() {
         let peer = key::peer_of(&account.0)?;
         let request = Request::Settlement(settled.lease);
         if let Ok(Answer::Settlement(Some(record))) = broker.ask_one(peer, &request).await {

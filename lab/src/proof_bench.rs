@@ -108,7 +108,7 @@ pub fn measure_receipt_proof(leaves: u64) -> ProofCost {
     let record = SettlementRecord::new(sealed);
     let proof = ReceiptProof::new(record, &receipt, path, note);
     let text = proof.expect("the record has the receipt").encode();
-    let members = cosigners();
+    let members = cosigners().into();
     let check_us = time_check(|| {
         let read = ReceiptProof::decode(text.as_bytes());
         let shown = read.and_then(|proof| proof.verify(&receipt, market, &members));
@@ -141,7 +141,7 @@ pub fn measure_account_proof(accounts: u32) -> ProofCost {
     let note = sign_head(market, 1, Digest::default(), Digest(root.0));
     let path = path.expect("it is the last root");
     let text = AccountProof::new(path, note).encode();
-    let members = cosigners();
+    let members = cosigners().into();
     let check_us = time_check(|| {
         let read = AccountProof::decode(text.as_bytes());
         let shown = read.and_then(|proof| proof.verify(market, &members));

@@ -8,7 +8,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use souk_folder::market_file::MarketFile;
 use souk_node::client::history::{
-    CosigningRoster, CountedRoster, ROSTER_FILE, RosterFault, RosterProof, read_orders,
+    CosigningRoster, CountedRoster, ROSTER_FILE, RosterFault, RosterProof, StoredHistory,
+    read_orders,
 };
 use souk_node::market::{Genesis, MarketId};
 
@@ -73,10 +74,30 @@ impl KnownRoster {
         counted.filter(|_| !own.is_empty())
     }
 
-    /// Returns the roster of the orders that a folder of heads carries.
-    pub fn count_carried(&self, carried: &RosterProof) -> Result<CountedRoster, RosterFault> {
-        let carried = carried.without_former_admissions();
-        carried.count_validators(&self.genesis, &self.orders)
+    /// Returns the rosters of the orders that folders of heads carry, then that of this folder, and
+    /// the founders. It says which folder's orders count for nothing, and leaves them out: whoever
+    /// wrote a folder must not keep others from judging its heads.
+    pub fn count_folders(&self, stored: &StoredHistory) -> Vec<CountedRoster> {
+        let mut found = Vec::new();
+        for (folder, orders) in &stored.orders {
+            let counted = orders.as_ref().map_err(ToString::to_string);
+            let counted = counted.and_then(|orders| {
+                let orders = orders.without_former_admissions();
+                let counted = orders.count_validators(&self.genesis, &self.orders);
+                counted.map_err(|fault| fault.to_string())
+            });
+            match counted {
+                Ok(counted) => found.push(counted),
+                Err(fault) => show::print_notice(&format!(
+                    "the operators' orders in {} do not count: {fault}",
+                    folder.display()
+                )),
+            }
+        }
+        found.extend(self.count_own());
+        let founders = RosterProof::default();
+        found.extend(founders.count_validators(&self.genesis, &self.orders));
+        found
     }
 }
 
@@ -119,7 +140,12 @@ pub fn keep_orders(folder: &Path, orders: &RosterProof) -> Result<(), Failure> {
 
 /// Writes the file of a folder with orders, unless there are none.
 pub fn write_orders(folder: &Path, orders: &RosterProof) -> std::io::Result<()> {
-    if orders.is_empty() {
+    // Too long a file could not be read again: then those of former validators go.
+    let mut orders = orders.clone();
+    if !orders.fits_file() {
+        orders = orders.without_former_admissions();
+    }
+    if orders.is_empty() || !orders.fits_file() {
         return Ok(());
     }
     // A file that is not complete never has the name.

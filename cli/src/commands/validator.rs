@@ -245,6 +245,10 @@ fn from_order(error: OrderError) -> Failure {
         ),
         OrderError::Declined(declined) => of_declined(declined),
         OrderError::Unknown { .. } => (Kind::Input, "`souk validator list` shows their ids"),
+        OrderError::Overtaken(_) => (
+            Kind::State,
+            "run `souk validator remove` with this id, then `souk validator add` once more",
+        ),
         OrderError::Address(_) => (
             Kind::Input,
             "`souk validator init` and `run` print a validator's address",

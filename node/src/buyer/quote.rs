@@ -23,7 +23,7 @@ use souk_scheduler::planning::{
 
 use super::Buyer;
 use super::job_priority::QueuedJob;
-use super::lease_length::{self, MICRO};
+use super::lease_length::{MICRO, comfortable_lease, session_hop_seconds, shortest_lease};
 use super::quote_error::QuoteError;
 use crate::buyer::job::{Job, Limits};
 use crate::buyer::link_estimates::LinkEstimates;
@@ -309,7 +309,7 @@ pub(super) async fn over_book(
     turn.check_precedence(taken.iter().map(|offer| &listings[*offer]))?;
     let providers: Vec<_> = taken.iter().map(|it| listings[*it].provider).collect();
     Ok(Quote {
-        hop_seconds: lease_length::session_hop_seconds(&limits, &plan),
+        hop_seconds: session_hop_seconds(&limits, &plan),
         overheads: buyer.past.estimate_overheads(
             &providers,
             PlannedWork {
@@ -421,9 +421,8 @@ fn within_budget(
     let Some(budget) = limits.budget else {
         return Ok((listings, planned));
     };
-    let lasts =
-        |plan: &Plan| plan.makespan_seconds + lease_length::session_hop_seconds(limits, plan);
-    let comfortable = lease_length::comfortable_lease(lasts(&planned));
+    let lasts = |plan: &Plan| plan.makespan_seconds + session_hop_seconds(limits, plan);
+    let comfortable = comfortable_lease(lasts(&planned));
     if total_escrow(&listings, &planned, limits, comfortable) <= budget {
         return Ok((listings, planned));
     }
@@ -448,12 +447,7 @@ fn within_budget(
         options.extend(planned.map(|planned| (few, planned)));
     }
     let needed = |(listings, plan): &(Vec<Listing>, Plan)| {
-        total_escrow(
-            listings,
-            plan,
-            limits,
-            lease_length::shortest_lease(lasts(plan)),
-        )
+        total_escrow(listings, plan, limits, shortest_lease(lasts(plan)))
     };
     let cheapest = options
         .into_iter()

@@ -294,22 +294,20 @@ pub const NOTE_ENDING: &str = "checkpoint";
 pub struct StoredHistory {
     folders: Vec<PathBuf>,
     notes: Vec<TreeNote>,
-    /// The operators' orders in the folders.
-    pub orders: RosterProof,
+    /// The operators' orders in each folder, or why they cannot be read.
+    pub orders: Vec<(PathBuf, Result<RosterProof, FolderError>)>,
 }
 
 impl StoredHistory {
     /// Reads the notes of folders, and the operators' orders about the validators.
     ///
     /// # Errors
-    /// If a folder has no note, or a note or the orders do not decode.
+    /// If a folder has no note, or a note does not decode.
     pub fn read_folders(folders: &[PathBuf]) -> Result<Self, FolderError> {
         let notes = folders.iter().map(|folder| read_notes(folder));
         let notes = notes.collect::<Result<Vec<_>, FolderError>>()?.concat();
-        let mut orders = RosterProof::default();
-        for folder in folders {
-            orders.merge_orders(&read_orders(folder)?);
-        }
+        let orders = folders.iter().map(|it| (it.clone(), read_orders(it)));
+        let orders = orders.collect();
         let folders = folders.to_vec();
         Ok(Self {
             folders,
@@ -324,11 +322,13 @@ impl StoredHistory {
     pub fn judge_notes(&self, genesis: &Genesis, roster: CosigningRoster) -> HistoryCheck {
         let market = genesis.market_id();
         let mut check = HistoryCheck::judge_notes(market, roster, &self.notes);
-        if check.forks.is_empty() {
+        let convicts = |fork: &Fork| !fork.liars().is_empty();
+        if !check.forks.iter().any(convicts) {
             let founders = list_known_cosigners(genesis, &KnownMembers::new(genesis));
             let founded = HistoryCheck::judge_notes(market, founders, &self.notes);
-            let convicts = |fork: &Fork| !fork.liars().is_empty();
-            check.forks = founded.forks.into_iter().filter(convicts).collect();
+            check
+                .forks
+                .extend(founded.forks.into_iter().filter(convicts));
         }
         check
     }

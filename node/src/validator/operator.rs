@@ -24,6 +24,7 @@ use souk_network::protocols::roster::{
 use souk_network::wire::{self, WireError};
 use souk_roles::market::order_number::{ChangeCount, number_order};
 use souk_roles::market::roster_proof::RosterProof;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::client::broker::{AttemptError, Broker, BrokerError};
@@ -56,6 +57,12 @@ pub struct Operator {
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
+    /// Another validator was added meanwhile.
+    #[error(
+        "validator {0} was added while another change was in progress, so saved proofs cannot show \
+         it: remove it, then add it again, one change at a time"
+    )]
+    Overtaken(u64),
     /// No validator answered.
     #[error(transparent)]
     Broker(#[from] BrokerError),
@@ -252,7 +259,7 @@ impl Operator {
 
     /// Signs an order and brings it to the leader.
     async fn send_order(&self, order: MembershipOrder) -> Result<u64, OrderError> {
-        let before = self.count_changes(&self.fetch_members().await?);
+        let before = self.count_changes().await?;
         let request = Request::Order(self.sign_order(order.clone(), before));
         let deadline = Instant::now() + LEADER_PATIENCE;
         let mut unanswered = false;
@@ -268,7 +275,7 @@ impl Operator {
                         )))) if unanswered => {
                             return self.carried_out(&order).await;
                         }
-                        Ok(Answer::Ordered(done)) => return Ok(done?),
+                        Ok(Answer::Ordered(done)) => return check_place(&order, before, done?),
                         Ok(Answer::Elsewhere { .. }) => OrderError::NoLeader,
                         Ok(_) => return Err(BrokerError::Confused.into()),
                         Err(cause) => {
@@ -330,8 +337,29 @@ impl Operator {
         }
     }
 
-    /// Counts the changes before the next order, as far as the operators' signatures prove them.
-    fn count_changes(&self, members: &Members) -> Option<ChangeCount> {
+    /// Counts the changes before the next order, as far as the operators' signatures prove them. It
+    /// asks all validators and takes the median, because one that lies could hide changes, or show
+    /// an order that the market never applied. None if less than a majority answers.
+    async fn count_changes(&self) -> Result<Option<ChangeCount>, OrderError> {
+        let seen = self.broker.refresh_validators().await?;
+        let stay = seen.validators.iter();
+        let stay = stay.filter(|it| it.standing != Standing::Removed);
+        let peers: Vec<PeerId> = stay.filter_map(peer_of).collect();
+        let mut answers = JoinSet::new();
+        for peer in peers.iter().copied() {
+            let broker = self.broker.clone();
+            answers.spawn(async move { broker.ask_one(peer, &Request::Members).await });
+        }
+        let answers = answers.join_all().await.into_iter();
+        let counts = answers.filter_map(|answer| match answer {
+            Ok(Answer::Members(members)) => self.count_shown_changes(&members),
+            _ => None,
+        });
+        Ok(median_count(counts.collect(), peers.len()))
+    }
+
+    /// Counts the changes that one validator's answer proves.
+    fn count_shown_changes(&self, members: &Members) -> Option<ChangeCount> {
         let mut orders = RosterProof::default();
         orders.learn_orders(&self.began, members);
         orders.count_changes(&self.began, members.validators.iter().map(|it| it.raft_id))
@@ -374,6 +402,76 @@ fn standing_hint(standing: &str) -> &'static str {
     }
 }
 
+/// Returns the median of the counts of a majority of `asked` validators; none if fewer know one.
+fn median_count(counts: Vec<ChangeCount>, asked: usize) -> Option<ChangeCount> {
+    if counts.len() <= asked / 2 {
+        return None;
+    }
+    let median = |count: fn(&ChangeCount) -> u64| {
+        let mut values: Vec<u64> = counts.iter().map(count).collect();
+        values.sort_unstable();
+        values[values.len() / 2]
+    };
+    Some(ChangeCount {
+        highest_id: median(|it| it.highest_id),
+        removals: median(|it| it.removals),
+    })
+}
+
+/// Checks that an admission got the raft id that its order states: otherwise proofs cannot show it.
+fn check_place(
+    order: &MembershipOrder,
+    before: Option<ChangeCount>,
+    raft_id: u64,
+) -> Result<u64, OrderError> {
+    let is_overtaken = before.is_some_and(|it| it.highest_id + 1 != raft_id);
+    match order {
+        MembershipOrder::Admit { .. } if is_overtaken => Err(OrderError::Overtaken(raft_id)),
+        _ => Ok(raft_id),
+    }
+}
+
 fn peer_of(member: &Member) -> Option<PeerId> {
     key::peer_of(&member.account.0).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_answer_in_four_neither_hides_nor_adds_a_change() {
+        let count = |highest_id, removals| ChangeCount {
+            highest_id,
+            removals,
+        };
+        let honest = count(8, 2);
+        for lie in [count(4, 0), count(8, 3), count(2_000, 9), count(1, 9)] {
+            let shown = vec![honest, lie, honest, honest];
+            assert_eq!(median_count(shown, 4), Some(honest), "{lie:?}");
+        }
+        assert_eq!(median_count(vec![honest, honest], 4), None);
+        assert_eq!(median_count(vec![honest], 1), Some(honest));
+        assert_eq!(median_count(Vec::new(), 0), None);
+    }
+
+    #[test]
+    fn an_admission_under_another_id_than_it_states_is_reported() {
+        let admission = MembershipOrder::Admit {
+            account: AccountKey([1; 32]),
+            address: String::new(),
+        };
+        let before = |highest_id| {
+            Some(ChangeCount {
+                highest_id,
+                removals: 0,
+            })
+        };
+        assert!(matches!(check_place(&admission, before(4), 5), Ok(5)));
+        assert!(matches!(check_place(&admission, None, 5), Ok(5)));
+        let late = check_place(&admission, before(4), 6);
+        assert!(matches!(late, Err(OrderError::Overtaken(6))));
+        let removal = MembershipOrder::Remove { raft_id: 2 };
+        assert!(matches!(check_place(&removal, before(4), 2), Ok(2)));
+    }
 }

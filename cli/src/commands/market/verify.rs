@@ -47,7 +47,12 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
     let market = read_market(folder, args).await?;
     let genesis = market.genesis.clone();
     if !args.from.is_empty() {
-        return verify_folders(folder, output, &args.from);
+        // An invitation names a market of its own, of which the folder knows nothing.
+        let known = match args.invitation {
+            Some(_) => KnownRoster::of_genesis(&genesis),
+            None => KnownRoster::read(folder)?,
+        };
+        return verify_folders(folder, output, &known, &args.from);
     }
     let seen_path = args.invitation.is_none().then(|| folder.join(SEEN_FILE));
     let seen = seen_path.as_deref().map(read_seen).transpose()?.flatten();
@@ -72,10 +77,10 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
     if let Some(folder) = &args.heads {
         save_heads(folder, &history.check, &history.orders)?;
     }
+    report.conclude(folder, output)?;
     if args.invitation.is_none() {
         roster::keep_orders(folder, &history.orders)?;
     }
-    report.conclude(folder, output)?;
     check_progress(&history)?;
     if let Some(certified) = history.check.find_certified() {
         if let Some(seen) = seen.filter(|seen| seen.head != certified.head()) {
@@ -165,25 +170,35 @@ async fn read_market(folder: &Path, args: &VerifyArgs) -> Result<MarketFile, Fai
     Ok(MarketFile::new(genesis))
 }
 
-fn verify_folders(folder: &Path, output: Output, from: &[PathBuf]) -> Outcome {
-    let known = KnownRoster::read(folder)?;
+fn verify_folders(folder: &Path, output: Output, known: &KnownRoster, from: &[PathBuf]) -> Outcome {
     let stored = StoredHistory::read_folders(from).map_err(|error| {
         let hint = "name a validator's replica/history, or a folder with files that end in \
                     .checkpoint";
         Failure::new(Kind::Input, error, hint)
     })?;
-    let counted = known.count_carried(&stored.orders).map_err(|fault| {
-        let hint = "take the folder of another one who saved it with `souk market verify -o`";
-        Failure::new(Kind::Verification, fault, hint)
-    })?;
-    let judge =
-        |counted: &CountedRoster| stored.judge_notes(&known.genesis, counted.roster.clone());
-    let (mut check, mut counted) = (judge(&counted), counted);
-    if check.find_certified().is_none()
-        && let Some(own) = known.count_own()
-    {
-        (check, counted) = (judge(&own), own);
+    let rosters = known.count_folders(&stored);
+    let judge = |counted: CountedRoster| {
+        let check = stored.judge_notes(&known.genesis, counted.roster.clone());
+        (check, counted)
+    };
+    let judged: Vec<(HistoryCheck, CountedRoster)> = rosters.into_iter().map(judge).collect();
+    let certified = judged
+        .iter()
+        .position(|(it, _)| it.find_certified().is_some());
+    let place = certified.unwrap_or(0);
+    let mut convicting: Vec<Fork> = Vec::new();
+    for (other, (check, _)) in judged.iter().enumerate() {
+        let forks = check.forks.iter().filter(|it| !it.liars().is_empty());
+        let forks = forks.filter(|it| other != place && !convicting.contains(it));
+        let forks: Vec<Fork> = forks.cloned().collect();
+        convicting.extend(forks);
     }
+    let Some((mut check, counted)) = judged.into_iter().nth(place) else {
+        unreachable!("the founders are one roster at least");
+    };
+    // Two signatures of one validator convict it, whichever roster counts.
+    convicting.retain(|it| !check.forks.contains(it));
+    check.forks.extend(convicting);
     let plans = check.plan_proofs().into_iter();
     let prove = |check: ContinuationCheck| {
         let shown = stored.prove_continuation(&check);

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, Genesis, MarketId, Millis, Signature};
+use souk_market::{APPROVAL_LIFE, AccountKey, Genesis, MarketId, Millis, Signature};
 use souk_proof::note::{Cosigners, CosigningRoster};
 
 use super::market_protocol::Members;
@@ -26,6 +26,11 @@ pub const ROSTER_FILE_BYTES_MAX: usize = 4 * ROSTER_BYTES_MAX / 3 + 128;
 
 /// The first line of a file with a roster.
 const FIRST_LINE: &str = "souk/roster@v1";
+
+/// The longest time between the first and the last approval of an order, in milliseconds: the
+/// market waits for a day, and an operator's clock can be an hour off. So nobody completes an order
+/// with approvals that the market forgot long ago.
+const APPROVALS_APART_MS: u64 = APPROVAL_LIFE.0 + 3_600_000;
 
 /// One operator's signature under an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +106,9 @@ pub enum RosterFault {
         /// The raft id that the order's number states.
         stated: u64,
     },
+    /// An admission is older than that of an earlier validator.
+    #[error("the admission of validator {0} is older than that of a validator before it")]
+    Late(u64),
     /// Removals are missing.
     #[error("{stated} validators were removed, and the proof has the orders of {shown}")]
     Removals {
@@ -172,10 +180,10 @@ impl RosterProof {
     /// the proof counts the founders alone.
     #[must_use]
     pub fn to_proof_bytes(&self) -> Vec<u8> {
-        let bytes = self.without_former_admissions().encode();
-        match bytes.len() {
-            0..=ROSTER_BYTES_MAX => bytes,
-            _ => Vec::new(),
+        let orders = self.without_former_admissions();
+        match orders.fits_file() {
+            true => orders.encode(),
+            false => Vec::new(),
         }
     }
 
@@ -208,6 +216,11 @@ impl RosterProof {
         genesis: &Genesis,
         known: &Self,
     ) -> Result<CountedRoster, RosterFault> {
+        // Orders of an earlier release do not state what came before them: whoever shows them could
+        // leave out others. So the founders count alone, as in that release.
+        if !self.states_all() {
+            return Self::default().count_validators(genesis, known);
+        }
         let began = Roster::new(genesis);
         let operators = Operators::of_genesis(genesis);
         self.check_signatures(&operators)?;
@@ -233,17 +246,14 @@ impl RosterProof {
         if seats == 0 && !began.entries().is_empty() || seats > most {
             return Err(RosterFault::Seats(seats));
         }
-        // Orders of an earlier release do not state what came before them: whoever shows them could
-        // leave out admissions. So no market shrinks by them.
-        let members = match self.states_all() {
-            true => seats,
-            false => seats.max(genesis.validators.len()) + self.count_left_out(&operators, known),
-        };
         let known_removed = self.list_known_removed(&operators, &began, known);
         cosigners.retain(|raft_id, _| !known_removed.contains(raft_id));
         let admissions = self.highest_id().saturating_sub(highest_founder(&began));
         Ok(CountedRoster {
-            roster: CosigningRoster { cosigners, members },
+            roster: CosigningRoster {
+                cosigners,
+                members: seats,
+            },
             changes: admissions + self.removed.len() as u64,
             changed_at: self.changed_at(),
             known_removed,
@@ -287,6 +297,16 @@ impl RosterProof {
                 return Err(RosterFault::Place { raft_id, stated });
             }
         }
+        // The market gave the ids in the order in which it admitted, so an order that it forgot is
+        // under no later id.
+        let mut last_ms = 0;
+        for (raft_id, admission) in &self.admitted {
+            let at_ms = latest_number(&admission.approvals).map_or(0, number_ms);
+            if at_ms + APPROVALS_APART_MS < last_ms {
+                return Err(RosterFault::Late(*raft_id));
+            }
+            last_ms = last_ms.max(at_ms);
+        }
         let is_there = |id: &u64| self.admitted.contains_key(id) || self.removed.contains_key(id);
         let mut ids = founders + 1..=self.highest_id();
         if let Some(missing) = ids.find(|id| !is_there(id)) {
@@ -327,23 +347,6 @@ impl RosterProof {
     fn changed_at(&self) -> Option<Millis> {
         let latest = self.all_approvals().filter_map(|it| latest_number(it));
         latest.max().map(|number| Millis(number_ms(number)))
-    }
-
-    /// Returns how many validators these orders leave out, although the checker knows that they
-    /// were admitted before the last of these orders.
-    fn count_left_out(&self, operators: &Operators<'_>, known: &Self) -> usize {
-        let Some(Millis(until)) = self.changed_at() else {
-            return 0;
-        };
-        let keys: BTreeSet<AccountKey> = self.admitted.values().map(|it| it.account).collect();
-        let left_out = known.admitted.iter().filter(|(raft_id, admission)| {
-            let number = latest_number(&admission.approvals).unwrap_or(u64::MAX);
-            number_ms(number) <= until
-                && !self.removed.contains_key(raft_id)
-                && !keys.contains(&admission.account)
-                && admission.is_signed(operators)
-        });
-        left_out.count()
     }
 
     /// Returns the validators of this roster that the checker knows to be removed.
@@ -402,6 +405,12 @@ impl RosterProof {
         }
     }
 
+    /// Returns whether a file can hold the orders.
+    #[must_use]
+    pub fn fits_file(&self) -> bool {
+        self.encode().len() <= ROSTER_BYTES_MAX
+    }
+
     /// Encodes the orders as the text of a file.
     #[must_use]
     pub fn to_text(&self) -> String {
@@ -457,8 +466,11 @@ impl<'a> Operators<'a> {
             });
             signed.is_some_and(|signed| signed.verify().is_ok())
         };
+        let times = || approvals.iter().map(|it| number_ms(it.number));
+        let apart_ms = times().max().unwrap_or(0) - times().min().unwrap_or(0);
         signers.len() == approvals.len()
             && signers.len() >= self.needed
+            && apart_ms <= APPROVALS_APART_MS
             && approvals.iter().all(is_valid)
     }
 }
@@ -538,10 +550,14 @@ fn list_approvals<'a>(
     latest.into_values().collect()
 }
 
-/// Returns the changes that the last of an order's approvals states.
+/// Returns the changes that an order's approvals state: of each count the largest, because each
+/// operator states what he has seen.
 fn stated_count(approvals: &[Approval]) -> Option<ChangeCount> {
     let stated = approvals.iter().filter_map(|it| read_count(it.number));
-    stated.max_by_key(|count| (count.highest_id, count.removals))
+    stated.reduce(|one, other| ChangeCount {
+        highest_id: one.highest_id.max(other.highest_id),
+        removals: one.removals.max(other.removals),
+    })
 }
 
 fn latest_number(approvals: &[Approval]) -> Option<u64> {

@@ -365,7 +365,7 @@ fn whom_the_checker_knows_to_be_removed_counts_no_more_and_lowers_no_quorum() {
 }
 
 #[test]
-fn orders_of_an_earlier_release_count_but_shrink_no_market() {
+fn beside_an_order_of_an_earlier_release_the_founders_count_alone() {
     let mut market = Market::new(4, 1);
     market.is_earlier = true;
     for of in 15..=17 {
@@ -374,36 +374,83 @@ fn orders_of_an_earlier_release_count_but_shrink_no_market() {
     for founder in 1..=3 {
         market.remove(founder);
     }
+    // Whoever shows some of them could choose the validators of any time.
+    let founders = market.count(&RosterProof::default()).unwrap();
     let proof = market.proof();
-    let counted = market.count(&proof).unwrap();
-    assert_eq!(
-        (ids(&counted), counted.roster.members),
-        (vec![4, 5, 6, 7], 4)
-    );
+    assert_eq!(market.count(&proof).unwrap(), founders);
     let mut shrunk = proof.clone();
     shrunk.admitted.clear();
-    let counted = market.count(&shrunk).unwrap();
-    assert_eq!((ids(&counted), counted.roster.members), (vec![4], 4));
+    assert_eq!(market.count(&shrunk).unwrap(), founders);
     let alone = signed_head(&market, &[(4, 4)]);
-    assert_eq!(alone.certified_s(&counted.roster), None);
-    // A checker that knows the admissions counts them.
-    let knowing = shrunk.count_validators(&market.genesis, &market.orders());
-    assert_eq!(knowing.unwrap().roster.members, 7);
-    // Whoever was removed counts under no other raft id, if the checker knows.
-    market.remove(5);
-    let mut moved = proof;
-    let former = moved.admitted.remove(&5).unwrap();
-    moved.admitted.remove(&6);
-    moved
-        .admitted
-        .insert(5, market.orders().admitted[&6].clone());
-    moved.admitted.insert(6, former);
-    let knowing = moved.count_validators(&market.genesis, &market.orders());
-    assert!(knowing.unwrap().known_removed.contains(&6));
-    // The next order states what came before it, and the roster takes it.
+    assert_eq!(alone.certified_s(&founders.roster), None);
+    // A checker that knows of the removals counts those founders no more.
+    let knowing = proof.count_validators(&market.genesis, &market.orders());
+    let knowing = knowing.unwrap();
+    assert_eq!((ids(&knowing), knowing.roster.members), (vec![4], 4));
     market.is_earlier = false;
     assert_eq!(market.admit(19), 8);
-    assert_eq!(ids(&market.count(&market.proof()).unwrap()), [4, 6, 7, 8]);
+    assert_eq!(market.count(&market.proof()).unwrap(), founders);
+}
+
+#[test]
+fn an_approval_that_the_market_forgot_completes_no_order() {
+    let mut market = Market::new(3, 2);
+    assert_eq!(market.admit(14), 4);
+    let old = market.orders().admitted[&4].approvals[0].clone();
+    market.remove(4);
+    market.now_ms += 2 * APPROVAL_LIFE.0;
+    assert_eq!(market.admit(15), 5);
+    let proof = market.proof();
+    // One operator signs the old order again, and states the id that an honest one got.
+    let before = ChangeCount {
+        highest_id: 4,
+        removals: 1,
+    };
+    let body = Body {
+        market: market.genesis.market_id(),
+        signer: account(OPERATORS[1].into()),
+        number: number_order(market.now_ms, Some(before)),
+        expires: Millis(market.now_ms + 60_000),
+        order: admission_of(14),
+    };
+    let signed = SignedMembershipOrder::sign(body, &key(OPERATORS[1].into()));
+    let again = list_approvals(&Roster::new(&market.genesis), [&signed].into_iter());
+    let mut moved = proof.clone();
+    let back = moved.admitted.get_mut(&5).unwrap();
+    *back = Admission {
+        account: account(14),
+        approvals: [vec![old], again].concat(),
+        ..back.clone()
+    };
+    let MembershipOrder::Admit { address, .. } = admission_of(14) else {
+        unreachable!("it is an admission");
+    };
+    back.address = address;
+    let change = "admission";
+    let unsigned = RosterFault::Unsigned { raft_id: 5, change };
+    assert_eq!(market.count(&moved), Err(unsigned));
+}
+
+#[test]
+fn of_each_count_the_largest_that_an_operator_stated_counts() {
+    let approval = |operator: u16, highest_id, removals| Approval {
+        operator,
+        number: number_order(
+            BEGAN_MS,
+            Some(ChangeCount {
+                highest_id,
+                removals,
+            }),
+        ),
+        life_ms: 60_000,
+        signature: Signature([0; 64]),
+    };
+    let stated = stated_count(&[approval(0, 12, 3), approval(1, 13, 0)]);
+    let largest = ChangeCount {
+        highest_id: 13,
+        removals: 3,
+    };
+    assert_eq!(stated, Some(largest));
 }
 
 #[test]
