@@ -49,11 +49,21 @@ async fn main() -> Fallible<()> {
     tokio::task::spawn_blocking(move || measure(answers)).await?
 }
 
+/// Answers of the model, and what it took to write them.
+struct WrittenAnswers {
+    answers: Vec<(TextRequest, TextAnswer)>,
+    tokens: usize,
+    /// The processor time.
+    spent: Duration,
+}
+
 fn measure(count: usize) -> Fallible<()> {
-    let (answers, tokens, written) = write_answers(count)?;
+    let written = write_answers(count)?;
+    let answers = written.answers;
     println!(
-        "written        {count} answers, {tokens} tokens in {:.2} s of a core",
-        written.as_secs_f64()
+        "written        {count} answers, {} tokens in {:.2} s of a core",
+        written.tokens,
+        written.spent.as_secs_f64()
     );
     let path = Path::new(BUNDLED);
     let mut reference = AuditReference::open(path, Some(ROOM), Some(THREADS), &Handle::current())?;
@@ -67,7 +77,7 @@ fn measure(count: usize) -> Fallible<()> {
              writing; goal {goal} %",
             answers.len(),
             spent.as_secs_f64(),
-            100.0 * spent.as_secs_f64() / written.as_secs_f64(),
+            100.0 * spent.as_secs_f64() / written.spent.as_secs_f64(),
         );
     }
     Ok(())
@@ -97,8 +107,8 @@ fn audit_answers(
     Ok((tokens, core.verdict(), spent))
 }
 
-/// Answers questions. Returns the answers, their tokens and the processor time.
-fn write_answers(count: usize) -> Fallible<(Vec<(TextRequest, TextAnswer)>, usize, Duration)> {
+/// Answers questions.
+fn write_answers(count: usize) -> Fallible<WrittenAnswers> {
     let (model, text_model) = open_model(Path::new(BUNDLED), Some(ROOM))?;
     let size = SessionSize {
         tokens: ROOM,
@@ -149,5 +159,9 @@ fn write_answers(count: usize) -> Fallible<(Vec<(TextRequest, TextAnswer)>, usiz
         };
         answers.push((request, answer));
     }
-    Ok((answers, tokens, clock::of_process().saturating_sub(begin)))
+    Ok(WrittenAnswers {
+        answers,
+        tokens,
+        spent: clock::of_process().saturating_sub(begin),
+    })
 }

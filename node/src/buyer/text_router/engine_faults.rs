@@ -29,7 +29,7 @@ const QUESTION: &str = "what is a market";
 const TOKENS_MAX: u32 = 40;
 
 /// How long these endpoints wait for the first text, and in a pause.
-const PATIENCE: [Duration; 2] = [Duration::from_millis(400), Duration::from_millis(200)];
+const PATIENCE: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_millis(800)];
 
 /// The input and output tokens of the whole answer.
 const WHOLE_BILL: (u64, u64) = (4, 9);
