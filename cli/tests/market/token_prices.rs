@@ -77,6 +77,7 @@ fn a_request_pays_the_stated_prices_of_input_and_of_what_it_repeats() {
     );
     let account = seller.account().to_string();
     let output = PIECES.concat().len().div_ceil(4) as u64;
+    let mut counted = [104 + 4, 0, 2 * output];
     {
         let server = Server::run(&market, &["--budget", "5"]);
         let listed = server.client.get("/v1/models").of(200);
@@ -91,14 +92,20 @@ fn a_request_pays_the_stated_prices_of_input_and_of_what_it_repeats() {
             (micros * 200).div_ceil(1_000_000) as f64 / 1e6
         };
         assert_eq!(first["usage"]["cost"], cost(104, 0));
-        // The same tab reads the instructions again, and another question.
-        let second = ask(&server, &[instructions(), user("and a bazaar?")]);
-        assert_eq!(second["usage"]["prompt_tokens"], 104);
-        assert_eq!(
-            second["usage"]["prompt_tokens_details"]["cached_tokens"],
-            100
-        );
-        assert_eq!(second["usage"]["cost"], cost(4, 100));
+        // The same tab reads the instructions again, and another question. If the machine sleeps
+        // for the time that a tab waits for its next request, a new tab reads all of them once.
+        let repeated = (0..5).any(|_| {
+            let usage = ask(&server, &[instructions(), user("and a bazaar?")])["usage"].take();
+            let cached = &usage["prompt_tokens_details"]["cached_tokens"];
+            let cached = cached.as_u64().expect("a count");
+            assert!(cached == 0 || cached == 100, "{usage}");
+            assert_eq!(usage["prompt_tokens"], 104);
+            assert_eq!(usage["cost"], cost(104 - cached, cached));
+            let sums = counted.iter_mut().zip([104 - cached, cached, output]);
+            sums.for_each(|(sum, tokens)| *sum += tokens);
+            cached == 100
+        });
+        assert!(repeated, "no tab served two requests");
         let other = ask(&server, &[user("what is a market")]);
         assert_eq!(other["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
         // An offer whose prompts are too dear does not suit, whatever its answers cost.
@@ -110,12 +117,13 @@ fn a_request_pays_the_stated_prices_of_input_and_of_what_it_repeats() {
         assert_eq!(refused.of(400)["error"]["code"], "no_suitable_offer");
     }
     market.assert_escrow_returns();
-    let device_us = (104 + 4 + 4) * 500 + 100 * 50 + 3 * output * 1_000;
+    let device_us = counted[0] * 500 + counted[1] * 50 + counted[2] * 1_000;
     let earned = market.available(&account);
     // Pauses above a second cost the reserve: on a busy machine there can be some.
     let idle: u64 = receipts(&seller).iter().map(|file| idle_of(file)).sum();
     let least = device_us * 200 / 1_000_000;
-    let most = (device_us + idle / 10) * 200 / 1_000_000 + 3;
+    let rounded = receipts(&seller).len() as u64 + 1;
+    let most = (device_us + idle / 10) * 200 / 1_000_000 + rounded;
     assert!((least..=most).contains(&earned), "{earned} of {least}");
     let status = seller.status();
     assert!(status["leases"].to_string().contains("receipt"), "{status}");
@@ -139,7 +147,7 @@ fn a_request_pays_the_stated_prices_of_input_and_of_what_it_repeats() {
         let cause = refused.stdout + &refused.stderr;
         assert!(cause.contains("counted tokens"), "{cause}");
     }
-    assert_eq!(tokens, [112, 100, 3 * output]);
+    assert_eq!(tokens, counted);
 }
 
 /// Returns the idle time that a receipt bills, in microseconds.

@@ -164,7 +164,8 @@ fn of_record(state: &State, record: &Record, request: Option<StoredRequest>) -> 
         providers: names::provider_names(&record.providers)
             .into_values()
             .collect(),
-        runs_here: state.running.is_running(name),
+        // Its task ends a moment after the job itself.
+        runs_here: standing == Standing::Running && state.running.is_running(name),
     }
 }
 

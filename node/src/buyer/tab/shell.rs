@@ -79,6 +79,8 @@ pub(super) struct TabShell {
     are_requests_over: bool,
     busy: Arc<BusyFlag>,
     open: Option<OpenText>,
+    /// The request whose answer is whole, until its reader gets the end.
+    answered: Option<OpenText>,
     /// The billed requests, by which cached messages are counted.
     prompts: PromptHistory,
     next_request: u32,
@@ -127,6 +129,7 @@ impl TabShell {
             are_requests_over: false,
             busy: handles.busy,
             open: Some(OpenText::new(first, 0, &PromptHistory::default())),
+            answered: None,
             prompts: PromptHistory::default(),
             next_request: 1,
             terms: None,
@@ -169,6 +172,10 @@ impl TabShell {
                     self.busy.set_free();
                 } else if self.open.is_none() && !self.core.is_free() {
                     self.busy.set_busy();
+                }
+                // Whoever reads the end of an answer finds the tab free for the next request.
+                if let Some(answered) = self.answered.take() {
+                    answered.deliver(rates_of(self.bought()));
                 }
             }
         };
@@ -427,7 +434,7 @@ impl TabShell {
                     Outcome::Fetched(ticket, fetched.map(|text| (text, answer)))
                 });
             }
-            TabAction::Deliver => self.deliver(),
+            TabAction::Deliver => self.end_request(),
             TabAction::Fail(failure) => {
                 if let Some(open) = self.open.take() {
                     open.fail(failure, self.terms.as_ref().map(rates_of));
@@ -454,8 +461,8 @@ impl TabShell {
             .spawn(async move { Outcome::Answer(ticket, answer.await) });
     }
 
-    /// Gives the reader the rest of the answer, and its end.
-    fn deliver(&mut self) {
+    /// Ends the open request, whose answer is whole.
+    fn end_request(&mut self) {
         if let Some(open) = self.open.take() {
             let finish = open.answer.as_ref().map(|(answer, _)| answer.finish);
             if matches!(
@@ -468,7 +475,7 @@ impl TabShell {
             if let (Some(log), Some((answer, _))) = (&self.log, &open.answer) {
                 log.on_delivered(open.at, &open.asked.request, answer);
             }
-            open.deliver(rates_of(self.bought()));
+            self.answered = Some(open);
         }
     }
 
