@@ -6,7 +6,7 @@ use souk_memory::{DType, Tensor};
 use super::call::{Call, KernelError, Results};
 use super::functions::{round_half_even, sigmoid};
 use super::layout::{concat_along, slice_along, to_sizes};
-use super::linear::Number;
+use super::products::Number;
 use super::shape::{element_count, index_of, strides};
 use super::value::{from_floats, from_ints, to_floats, to_ints};
 

@@ -44,6 +44,7 @@ mod loss;
 mod narrow;
 mod norm;
 mod pool;
+mod products;
 mod quantize;
 pub mod random;
 mod random_operators;

@@ -1,185 +1,42 @@
 //! Computes products of matrices: plain, scaled, quantised, and in index notation (`Einsum`). Also
 //! computes determinants.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use souk_host::isa::Isa;
 use souk_memory::{DType, Tensor};
 
 use super::call::{Call, KernelError, Results};
+use super::products::{Factor, Matrices, multiply_batches};
 use super::shape::{broadcast_places, broadcast_shape, element_count, index_offsets, strides};
 use super::value::{from_floats, from_ints, to_floats, to_ints};
 
-/// A batch of matrices: `batch` is the shape of the batch, each matrix is `rows` by `columns`.
-pub(super) struct Matrices<T> {
-    pub values: Vec<T>,
-    pub batch: Vec<usize>,
-    pub rows: usize,
-    pub columns: usize,
-}
-
-/// Numbers with multiplication and addition.
-pub(super) trait Number:
-    Copy + Default + std::ops::Mul<Output = Self> + std::ops::AddAssign
-{
-}
-
-impl<T: Copy + Default + std::ops::Mul<Output = T> + std::ops::AddAssign> Number for T {}
-
-/// Returns the products of two batches of matrices, with the smaller batch broadcast. The left
-/// matrices must have as many columns as the right ones have rows.
-pub(super) fn multiply_batches<T: Number>(
-    left: &Matrices<T>,
-    right: &Matrices<T>,
-) -> Result<Matrices<T>, KernelError> {
-    if left.columns != right.rows {
-        let shape = |it: &Matrices<T>| vec![it.rows, it.columns];
-        return Err(KernelError::Shapes(shape(left), shape(right)));
-    }
-    let batch = broadcast_shape(&left.batch, &right.batch)?;
-    let (rows, depth, columns) = (left.rows, left.columns, right.columns);
-    let size = [&batch[..], &[rows, columns]].concat();
-    let mut values = vec![T::default(); element_count(&size)?];
-    let left_places = broadcast_places(&left.batch, &batch);
-    let right_places = broadcast_places(&right.batch, &batch);
-    for (index, (from, with)) in left_places.into_iter().zip(right_places).enumerate() {
-        let target = &mut values[index * rows * columns..(index + 1) * rows * columns];
-        let left = &left.values[from * rows * depth..(from + 1) * rows * depth];
-        let right = &right.values[with * depth * columns..(with + 1) * depth * columns];
-        multiply_into(target, left, right, (rows, depth, columns));
-    }
-    Ok(Matrices {
-        values,
-        batch,
-        rows,
-        columns,
-    })
-}
-
-/// Rows and columns of the sums that a block accumulates at once.
-const BLOCK_ROWS: usize = 4;
-const BLOCK_COLUMNS: usize = 16;
-
-/// Multiplies with the widest vectors available; each width adds up a sum in the same order.
-fn multiply_into<T: Number>(
-    target: &mut [T],
-    left: &[T],
-    right: &[T],
-    sizes: (usize, usize, usize),
-) {
-    match Isa::detect_widest() {
-        #[cfg(target_arch = "x86_64")]
-        #[expect(unsafe_code, reason = "built for wider vectors")]
-        // SAFETY: `Isa::found` returns this variant only if the processor has the instructions.
-        Isa::Avx512 => unsafe { multiply_512(target, left, right, sizes) },
-        #[cfg(target_arch = "x86_64")]
-        #[expect(unsafe_code, reason = "built for wider vectors")]
-        // SAFETY: as above.
-        Isa::Avx2 => unsafe { multiply_256(target, left, right, sizes) },
-        Isa::Plain => multiply_blocks(target, left, right, sizes.0, sizes.1, sizes.2),
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
-fn multiply_512<T: Number>(t: &mut [T], left: &[T], right: &[T], sizes: (usize, usize, usize)) {
-    multiply_blocks(t, left, right, sizes.0, sizes.1, sizes.2);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn multiply_256<T: Number>(t: &mut [T], left: &[T], right: &[T], sizes: (usize, usize, usize)) {
-    multiply_blocks(t, left, right, sizes.0, sizes.1, sizes.2);
-}
-
-#[inline(always)]
-fn multiply_blocks<T: Number>(
-    target: &mut [T],
-    left: &[T],
-    right: &[T],
-    rows: usize,
-    depth: usize,
-    columns: usize,
-) {
-    let (whole_rows, whole_columns) = (
-        rows / BLOCK_ROWS * BLOCK_ROWS,
-        columns / BLOCK_COLUMNS * BLOCK_COLUMNS,
-    );
-    for row in (0..whole_rows).step_by(BLOCK_ROWS) {
-        for column in (0..whole_columns).step_by(BLOCK_COLUMNS) {
-            let mut sums = [[T::default(); BLOCK_COLUMNS]; BLOCK_ROWS];
-            let lefts: [&[T]; BLOCK_ROWS] =
-                std::array::from_fn(|at| &left[(row + at) * depth..(row + at + 1) * depth]);
-            for step in 0..depth {
-                let line = &right[step * columns + column..][..BLOCK_COLUMNS];
-                for (sums, left) in sums.iter_mut().zip(&lefts) {
-                    let factor = left[step];
-                    for (sum, &value) in sums.iter_mut().zip(line) {
-                        *sum += factor * value;
-                    }
-                }
-            }
-            for (at, sums) in sums.iter().enumerate() {
-                target[(row + at) * columns + column..][..BLOCK_COLUMNS].copy_from_slice(sums);
-            }
-        }
-    }
-    // The remainder: columns after whole blocks, and rows below them.
-    for row in 0..rows {
-        let first = if row < whole_rows { whole_columns } else { 0 };
-        let sums = &mut target[row * columns + first..(row + 1) * columns];
-        for step in 0..depth {
-            let factor = left[row * depth + step];
-            let line = &right[step * columns + first..(step + 1) * columns];
-            for (sum, &value) in sums.iter_mut().zip(line) {
-                *sum += factor * value;
-            }
-        }
-    }
-}
-
 /// Returns the two operands of a matrix product; a vector becomes a row or a column.
-fn matrix_operands<T>(
-    left: Vec<T>,
+fn matrix_operands<'a, T: Copy>(
+    left: Cow<'a, [T]>,
     left_dims: &[usize],
-    right: Vec<T>,
+    right: Cow<'a, [T]>,
     right_dims: &[usize],
-) -> Result<(Matrices<T>, Matrices<T>), KernelError> {
+) -> Result<(Matrices<'a, T>, Matrices<'a, T>), KernelError> {
     let left = match left_dims {
         [] => return Err(KernelError::Range(0)),
-        &[columns] => Matrices {
-            values: left,
-            batch: vec![],
-            rows: 1,
-            columns,
-        },
-        &[ref batch @ .., rows, columns] => Matrices {
-            values: left,
-            batch: batch.to_vec(),
-            rows,
-            columns,
-        },
+        &[columns] => Matrices::by_row(left, &[], 1, columns),
+        &[ref batch @ .., rows, columns] => Matrices::by_row(left, batch, rows, columns),
     };
     let right = match right_dims {
         [] => return Err(KernelError::Range(1)),
-        &[rows] => Matrices {
-            values: right,
-            batch: vec![],
-            rows,
-            columns: 1,
-        },
-        &[ref batch @ .., rows, columns] => Matrices {
-            values: right,
-            batch: batch.to_vec(),
-            rows,
-            columns,
-        },
+        &[rows] => Matrices::by_row(right, &[], rows, 1),
+        &[ref batch @ .., rows, columns] => Matrices::by_row(right, batch, rows, columns),
     };
     Ok((left, right))
 }
 
 /// Returns the shape of a product, without the dimension added to a vector.
-fn product_dims<T>(product: &Matrices<T>, left: &[usize], right: &[usize]) -> Vec<usize> {
+fn product_dims<T: Clone>(
+    product: &Matrices<'_, T>,
+    left: &[usize],
+    right: &[usize],
+) -> Vec<usize> {
     let mut dims = product.batch.clone();
     if left.len() > 1 {
         dims.push(product.rows);
@@ -192,21 +49,52 @@ fn product_dims<T>(product: &Matrices<T>, left: &[usize], right: &[usize]) -> Ve
 
 pub(super) fn matmul(call: &Call<'_>) -> Results {
     let (left, right) = (call.input(0)?, call.input(1)?);
-    if left.dtype().is_float() {
-        let pair = matrix_operands(
-            to_floats(left)?,
-            left.dims(),
-            to_floats(right)?,
-            right.dims(),
-        )?;
-        let result = multiply_batches(&pair.0, &pair.1)?;
-        let dims = product_dims(&result, left.dims(), right.dims());
-        return Ok(vec![from_floats(left.dtype(), &dims, result.values)?]);
+    if left.dtype() == DType::F32 && right.dtype() == DType::F32 {
+        return multiply_floats::<f32>(call, left.elements()?, right.elements()?);
     }
-    let pair = matrix_operands(to_ints(left)?, left.dims(), to_ints(right)?, right.dims())?;
+    if left.dtype().is_float() {
+        return multiply_floats::<f64>(call, to_floats(left)?.into(), to_floats(right)?.into());
+    }
+    let product = multiply_integers(to_ints(left)?, left.dims(), to_ints(right)?, right.dims())?;
+    Ok(vec![from_ints(
+        left.dtype(),
+        &product.dims,
+        product.values,
+    )?])
+}
+
+/// Multiplies the operands of a call, whose elements are these floats.
+fn multiply_floats<T: Factor<Sum = f64>>(
+    call: &Call<'_>,
+    left: Cow<'_, [T]>,
+    right: Cow<'_, [T]>,
+) -> Results {
+    let (first, second) = (call.input(0)?, call.input(1)?);
+    let pair = matrix_operands(left, first.dims(), right, second.dims())?;
     let result = multiply_batches(&pair.0, &pair.1)?;
-    let dims = product_dims(&result, left.dims(), right.dims());
-    Ok(vec![from_ints(left.dtype(), &dims, result.values)?])
+    let dims = product_dims(&result, first.dims(), second.dims());
+    let values = result.values.into_owned();
+    Ok(vec![from_floats(first.dtype(), &dims, values)?])
+}
+
+/// A product of integers, not yet wrapped to a type.
+struct IntegerProduct {
+    dims: Vec<usize>,
+    values: Vec<i128>,
+}
+
+fn multiply_integers(
+    left: Vec<i128>,
+    left_dims: &[usize],
+    right: Vec<i128>,
+    right_dims: &[usize],
+) -> Result<IntegerProduct, KernelError> {
+    let pair = matrix_operands(left.into(), left_dims, right.into(), right_dims)?;
+    let result = multiply_batches(&pair.0, &pair.1)?;
+    Ok(IntegerProduct {
+        dims: product_dims(&result, left_dims, right_dims),
+        values: result.values.into_owned(),
+    })
 }
 
 /// Subtracts the zero point from integers: one for all, or one for each row (or column).
@@ -243,10 +131,8 @@ pub(super) fn matmul_integer(call: &Call<'_>) -> Results {
     let (left, right) = (call.input(0)?, call.input(1)?);
     let first = subtract_zero_point(left, call.optional_input(2), true)?;
     let second = subtract_zero_point(right, call.optional_input(3), false)?;
-    let pair = matrix_operands(first, left.dims(), second, right.dims())?;
-    let result = multiply_batches(&pair.0, &pair.1)?;
-    let dims = product_dims(&result, left.dims(), right.dims());
-    Ok(vec![from_ints(DType::I32, &dims, result.values)?])
+    let product = multiply_integers(first, left.dims(), second, right.dims())?;
+    Ok(vec![from_ints(DType::I32, &product.dims, product.values)?])
 }
 
 /// Multiplies quantised matrices, and quantises the product.
@@ -254,8 +140,7 @@ pub(super) fn qlinear_matmul(call: &Call<'_>) -> Results {
     let (left, right, zero) = (call.input(0)?, call.input(3)?, call.input(7)?);
     let first = subtract_zero_point(left, call.optional_input(2), true)?;
     let second = subtract_zero_point(right, call.optional_input(5), false)?;
-    let pair = matrix_operands(first, left.dims(), second, right.dims())?;
-    let result = multiply_batches(&pair.0, &pair.1)?;
+    let product = multiply_integers(first, left.dims(), second, right.dims())?;
     let scale = |index| {
         call.optional_scalar_float(index)?
             .ok_or(KernelError::Missing(index))
@@ -269,35 +154,41 @@ pub(super) fn qlinear_matmul(call: &Call<'_>) -> Results {
         let rounded = super::functions::round_half_even(value as f64 * factor) + offset;
         super::quantize::clamp_to_type(zero.dtype(), rounded)
     };
-    let dims = product_dims(&result, left.dims(), right.dims());
-    Ok(vec![from_ints(
-        zero.dtype(),
-        &dims,
-        result.values.into_iter().map(quantise).collect(),
-    )?])
+    let values = product.values.into_iter().map(quantise).collect();
+    Ok(vec![from_ints(zero.dtype(), &product.dims, values)?])
 }
 
 pub(super) fn gemm(call: &Call<'_>) -> Results {
     let (left, right) = (call.input(0)?, call.input(1)?);
-    let (&[a, b], &[c, d]) = (left.dims(), right.dims()) else {
+    if left.dtype() == DType::F32 && right.dtype() == DType::F32 {
+        return multiply_scaled::<f32>(call, left.elements()?, right.elements()?);
+    }
+    multiply_scaled::<f64>(call, to_floats(left)?.into(), to_floats(right)?.into())
+}
+
+/// Computes a `Gemm` whose matrices have these elements.
+fn multiply_scaled<T: Factor<Sum = f64>>(
+    call: &Call<'_>,
+    left: Cow<'_, [T]>,
+    right: Cow<'_, [T]>,
+) -> Results {
+    let (first, second) = (call.input(0)?, call.input(1)?);
+    let (&[a, b], &[c, d]) = (first.dims(), second.dims()) else {
         return Err(KernelError::Shapes(
-            left.dims().to_vec(),
-            right.dims().to_vec(),
+            first.dims().to_vec(),
+            second.dims().to_vec(),
         ));
     };
-    let first = build_matrix(to_floats(left)?, a, b, call.is_flag_set("transA"));
-    let second = build_matrix(to_floats(right)?, c, d, call.is_flag_set("transB"));
+    let left = Matrices::of_one(left, [a, b], call.is_flag_set("transA"));
+    let right = Matrices::of_one(right, [c, d], call.is_flag_set("transB"));
     let (alpha, beta) = (
         call.float_attribute("alpha", 1.0),
         call.float_attribute("beta", 1.0),
     );
-    let result = multiply_batches(&first, &second)?;
+    let result = multiply_batches(&left, &right)?;
     let dims = [result.rows, result.columns];
-    let mut values: Vec<f64> = result
-        .values
-        .into_iter()
-        .map(|value| alpha * value)
-        .collect();
+    let mut values = result.values.into_owned();
+    values.iter_mut().for_each(|value| *value *= alpha);
     if let Some(bias) = call.optional_input(2) {
         if broadcast_shape(bias.dims(), &dims)? != dims {
             return Err(KernelError::Shapes(bias.dims().to_vec(), dims.to_vec()));
@@ -308,27 +199,7 @@ pub(super) fn gemm(call: &Call<'_>) -> Results {
             *value += beta * added[place];
         }
     }
-    Ok(vec![from_floats(left.dtype(), &dims, values)?])
-}
-
-/// Returns a matrix, transposed if `turn`.
-fn build_matrix(values: Vec<f64>, rows: usize, columns: usize, turn: bool) -> Matrices<f64> {
-    if !turn {
-        return Matrices {
-            values,
-            batch: vec![],
-            rows,
-            columns,
-        };
-    }
-    let order = index_offsets(&[columns, rows], &[1, columns]);
-    let values = order.into_iter().map(|place| values[place]).collect();
-    Matrices {
-        values,
-        batch: vec![],
-        rows: columns,
-        columns: rows,
-    }
+    Ok(vec![from_floats(first.dtype(), &dims, values)?])
 }
 
 /// Computes the determinant of each matrix, by elimination with the largest pivot.
@@ -534,40 +405,4 @@ fn implicit_output(letters_of: &[Vec<char>]) -> Vec<char> {
         .into_iter()
         .chain(once.map(|(letter, _)| *letter))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_product_of_any_size_adds_up_each_sum_in_order() {
-        let sizes = [
-            (1, 1, 1),
-            (4, 3, 16),
-            (5, 7, 17),
-            (9, 2, 40),
-            (3, 5, 100),
-            (8, 0, 16),
-        ];
-        for (rows, depth, columns) in sizes {
-            let wave = |count: usize| (0..count).map(|at| (at as f64 * 0.7).sin() / 3.0);
-            let left: Vec<f64> = wave(rows * depth).collect();
-            let right: Vec<f64> = wave(depth * columns).collect();
-            let mut found = vec![0.0; rows * columns];
-            multiply_into(&mut found, &left, &right, (rows, depth, columns));
-            for (at, found) in found.into_iter().enumerate() {
-                let (row, column) = (at / columns, at % columns);
-                let mut sum = 0.0;
-                for step in 0..depth {
-                    sum += left[row * depth + step] * right[step * columns + column];
-                }
-                assert_eq!(
-                    found.to_bits(),
-                    sum.to_bits(),
-                    "{rows} {depth} {columns} at {at}"
-                );
-            }
-        }
-    }
 }

@@ -53,7 +53,7 @@ struct ExactTimes {
     quick_seconds: f64,
     /// The shortest run on the exact kernels, in seconds.
     exact_seconds: f64,
-    /// The median, over the rounds, of the median exact run divided by the median quick run.
+    /// The median, over the rounds, of the shortest exact run divided by the shortest quick run.
     ratio: f64,
 }
 
@@ -76,7 +76,7 @@ fn compare_exact(output: Output, args: &ModelsArgs, files: &[PathBuf]) -> Outcom
             times.fold(f64::INFINITY, f64::min)
         };
         let pairs = times.iter();
-        let ratios = pairs.map(|[quick, exact]| exact.median_seconds / quick.median_seconds);
+        let ratios = pairs.map(|[quick, exact]| exact.best_seconds / quick.best_seconds);
         let mut ratios: Vec<f64> = ratios.collect();
         ratios.sort_by(f64::total_cmp);
         let found = ExactTimes {
