@@ -46,7 +46,7 @@ pub use examples::{Example, add_examples};
 pub use generate::{ChatArgs, GenerateArgs, LeaseArgs, OpenaiArgs, PlacementArgs, SamplingArgs};
 pub use global::{GlobalArgs, Output, apply_color_choice};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
-pub use market::{Market, MarketCreateArgs, VerifyArgs};
+pub use market::{Market, MarketCreateArgs, VerifyArgs, WitnessArgs, WitnessFile};
 pub use model::Model;
 #[cfg(feature = "generate")]
 pub use openai_key::{OpenaiCommand, OpenaiKey, OpenaiKeyArgs};

@@ -14,7 +14,6 @@ mod backup;
 mod backup_file;
 mod callers;
 mod cosigning;
-mod durable_file;
 pub mod exchange_machine;
 mod history_folder;
 mod jury;

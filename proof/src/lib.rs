@@ -18,6 +18,8 @@ pub mod quorum;
 #[cfg(feature = "market")]
 pub mod receipt_proof;
 pub mod tiles;
+#[cfg(feature = "market")]
+pub mod witness;
 
 pub use digest::Digest;
 pub use history::{History, Leaf, SealedLeaf};

@@ -38,12 +38,12 @@ pub const SIGNATURES_MAX: usize = 60;
 const SIZE_MAX: u64 = 1 << 56;
 
 /// The signature type of a cosignature, which its key's id covers.
-const COSIGNATURE_TYPE: u8 = 4;
+pub(crate) const COSIGNATURE_TYPE: u8 = 4;
 
 /// The bytes of a key's id, of a cosignature's time, and of its signature.
-const KEY_ID_BYTES: usize = 4;
-const TIME_BYTES: usize = 8;
-const SIGNATURE_BYTES: usize = 64;
+pub(crate) const KEY_ID_BYTES: usize = 4;
+pub(crate) const TIME_BYTES: usize = 8;
+pub(crate) const SIGNATURE_BYTES: usize = 64;
 
 /// The validators whose cosignatures count, by raft id.
 pub type Cosigners = BTreeMap<u64, AccountKey>;
@@ -331,7 +331,8 @@ fn key_name(market: MarketId, by: u64) -> String {
     format!("{}/{by}", origin_of(market))
 }
 
-fn key_id(name: &str, account: AccountKey) -> [u8; KEY_ID_BYTES] {
+/// Returns the id of a key that cosigns under a name.
+pub(crate) fn key_id(name: &str, account: AccountKey) -> [u8; KEY_ID_BYTES] {
     let mut hasher = Sha256::new();
     hasher.update(name);
     hasher.update([b'\n', COSIGNATURE_TYPE]);
@@ -340,7 +341,8 @@ fn key_id(name: &str, account: AccountKey) -> [u8; KEY_ID_BYTES] {
     *hash.first_chunk().expect("a hash is longer")
 }
 
-fn signed_bytes(time_s: u64, body: &str) -> Vec<u8> {
+/// Returns the bytes that a cosignature signs.
+pub(crate) fn signed_bytes(time_s: u64, body: &str) -> Vec<u8> {
     format!("cosignature/v1\ntime {time_s}\n{body}").into_bytes()
 }
 

@@ -1,8 +1,10 @@
 //! The arguments of `souk market …`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Subcommand;
+use souk_node::client::history::{NoWitnessKey, WitnessKey};
 use souk_node::market::AccountKey;
 
 use super::Freshness;
@@ -26,6 +28,10 @@ pub enum Market {
     /// enough of them certify it, and whether two contradict each other. Then the command fails,
     /// and saves the two signed heads as evidence in --dir.
     Verify(VerifyArgs),
+    /// Follow the history of a market as a witness: check it like `market verify`, and sign each
+    /// certified head that continues the last one. Publish the file `witness.checkpoint` in --dir
+    /// and the key that the command prints: others name both with `market verify --witness`.
+    Witness(WitnessArgs),
     /// List the traded device classes: best bid and ask, last trade, units traded.
     Classes(Freshness),
     /// Show the asks and bids of a class, price by price.
@@ -79,6 +85,46 @@ pub struct VerifyArgs {
         conflicts_with = "from"
     )]
     pub heads: Option<PathBuf>,
+    /// Demand that the history is the one that a witness signed: the key that it printed, and its
+    /// `witness.checkpoint`. Can be given several times.
+    #[arg(long, value_name = "KEY=FILE", conflicts_with = "from")]
+    pub witness: Vec<WitnessFile>,
+}
+
+/// A head that a witness signed.
+#[derive(Clone, Debug)]
+pub struct WitnessFile {
+    /// The key of the witness.
+    pub key: WitnessKey,
+    /// The file with the head and the signature.
+    pub path: PathBuf,
+}
+
+impl FromStr for WitnessFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((key, path)) = text.split_once('=') else {
+            return Err("write it as KEY=FILE".to_owned());
+        };
+        let key = key
+            .parse()
+            .map_err(|error: NoWitnessKey| error.to_string())?;
+        let path = PathBuf::from(path);
+        Ok(Self { key, path })
+    }
+}
+
+/// How to follow the history.
+#[derive(Debug, clap::Args)]
+pub struct WitnessArgs {
+    /// Sign the newest certified head, and end.
+    #[arg(long)]
+    pub once: bool,
+    /// The seconds between two looks at the history.
+    #[arg(long, default_value_t = 10, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub pause: u32,
 }
 
 /// A market to create.

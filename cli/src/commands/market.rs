@@ -2,8 +2,10 @@
 
 mod create;
 mod evidence;
+mod look;
 mod verify;
 pub mod views;
+mod witness;
 
 use std::path::Path;
 
@@ -28,6 +30,7 @@ pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
         Market::Join { invitation } => join_market(folder, output, &invitation).await,
         Market::Show => show_market(folder, output).await,
         Market::Verify(args) => verify::verify_history(folder, output, &args).await,
+        Market::Witness(args) => witness::witness_history(folder, output, &args).await,
         Market::Rules => {
             show::print_line(rules::format_rules(&Default::default()).trim_end());
             Ok(())

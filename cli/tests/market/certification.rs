@@ -40,6 +40,7 @@ fn a_receipt_a_balance_and_a_jobs_chain_are_proven_by_the_genesis_alone() {
         (&checked["needed"], &checked["validators"]),
         (&3.into(), &4.into())
     );
+    assert_witness_signs_one_history(&market);
     market.souk(&["testnet", "down"]).done();
     assert!(market.processes("validator-").is_empty());
 
@@ -82,6 +83,42 @@ fn a_receipt_a_balance_and_a_jobs_chain_are_proven_by_the_genesis_alone() {
         assert_eq!(check(&arguments).code, 7, "{arguments:?}");
     }
     assert_fake_genesis_proves_nothing(alone.path(), receipt, [payment, &balance]);
+}
+
+/// A witness signs what validators certify, once, and others can demand that they see the same.
+fn assert_witness_signs_one_history(market: &Market) {
+    let sign = || market.souk(&["market", "witness", "--once"]);
+    let first = sign().done();
+    let path = first["checkpoint"].as_str().expect("a file");
+    let old = fs::read_to_string(path).expect("a checkpoint");
+    assert!(old.contains("\n— souk-witness/"), "{old}");
+    market
+        .souk(&["account", "transfer", &market.account_of("provider-1"), "1"])
+        .done();
+    market.until(|| sign().done()["size"].as_u64() > first["size"].as_u64());
+    let newest = fs::read_to_string(path).expect("a checkpoint");
+    let key = first["key"].as_str().expect("a key");
+    let verify = |key: &str, text: &str| {
+        let file = market.path("seen.checkpoint");
+        fs::write(&file, text).expect("the folder is ours");
+        let named = format!("{key}={file}");
+        market.souk(&["market", "verify", "--witness", &named])
+    };
+    for text in [&old, &newest] {
+        let seen = &verify(key, text).done()["witnesses"][0];
+        assert_eq!(seen["is_one_history"], true, "{seen}");
+    }
+    let changed = old.replacen("\nindex ", "\nindex 1", 1);
+    assert_eq!(
+        verify(key, &changed).code,
+        3,
+        "it is not what the witness signed"
+    );
+    // A witness does not go on from a head that it did not sign.
+    fs::write(path, &changed).expect("the folder is ours");
+    assert_eq!(sign().code, 7);
+    fs::write(path, &old).expect("the folder is ours");
+    sign().done();
 }
 
 /// The chain leads from the images over what one provider made for the other, and has all prices.

@@ -26,6 +26,7 @@
 pub mod clock;
 pub mod config;
 pub mod contact;
+pub mod durable_file;
 pub mod fact_writer;
 pub mod facts;
 pub mod invitation;

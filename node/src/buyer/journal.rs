@@ -9,11 +9,12 @@
 //! leases without a fact by their ids, because those follow from the job's id.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde::Serialize;
+use souk_folder::durable_file;
 use souk_folder::fact_writer::FactWriter;
 use souk_folder::facts::{FactLog, FactLogError};
 use souk_market::{JobId, Listing, Receipt};
@@ -468,17 +469,7 @@ fn journal_names(folder: &Path) -> Vec<String> {
 /// # Errors
 /// When the file system refuses.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), JournalError> {
-    let draft = path.with_extension("new");
-    let mut out = File::create(&draft).map_err(file_error(&draft))?;
-    out.write_all(bytes).map_err(file_error(&draft))?;
-    out.sync_data().map_err(file_error(&draft))?;
-    fs::rename(&draft, path).map_err(file_error(path))?;
-    match path.parent() {
-        Some(parent) => File::open(parent)
-            .and_then(|dir| dir.sync_all())
-            .map_err(file_error(parent)),
-        None => Ok(()),
-    }
+    durable_file::write_durably(path, bytes).map_err(file_error(path))
 }
 
 /// Removes the oldest finished jobs, so that a new one has room.

@@ -17,6 +17,7 @@ use souk_network::protocols::market::{Answer, Member, Request, TreeHeads};
 use souk_proof::note::{Cosigners, NoteFault};
 pub use souk_proof::note::{CosigningRoster, TreeNote};
 use souk_proof::tiles::TILE_HASHES;
+pub use souk_proof::witness::{NoWitnessKey, WitnessKey, WitnessedNote};
 use souk_roles::market::history_check::{ANSWER_NOTES_MAX, list_known_cosigners};
 pub use souk_roles::market::history_check::{
     Continuation, ContinuationCheck, Fork, HistoryCheck, SignedHead,

@@ -12,11 +12,11 @@ use souk_consensus::snapshot::SnapshotError;
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
 use souk_consensus::{FolderDisk, LogIndex, ReplicaId, Snapshot, Store, StoreConfig};
+use souk_folder::durable_file::write_durably;
 use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::oneshot;
 
 use super::backup_file::{self, BackupFault};
-use super::durable_file::write_durably;
 use super::task::Input;
 use super::{QueryError, Validator};
 

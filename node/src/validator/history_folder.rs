@@ -11,8 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use souk_consensus::{Tile, TileId};
-
-use super::durable_file::write_durably;
+use souk_folder::durable_file::write_durably;
 
 /// The folder inside the replica's.
 const FOLDER: &str = "history";

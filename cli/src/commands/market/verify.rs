@@ -2,25 +2,25 @@
 //! only trusted input. It shows which validators signed which head (the size and root hash of the
 //! history), whether enough of them signed one, and whether two heads contradict each other.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use souk_api::history::HistoryView;
+use souk_api::time::format_rfc3339;
 use souk_folder::clock::unix_ms;
 use souk_folder::invitation::Invitation;
 use souk_folder::market_file::MarketFile;
-use souk_node::client::broker::Broker;
 use souk_node::client::history::{
     Continuation, ContinuationCheck, CountedRoster, Fork, GatheredHistory, HistoryCheck,
-    ShownContinuation, SignedHead, StoredHistory, TreeNote, gather_heads, prove_continuation,
+    ShownContinuation, SignedHead, StoredHistory, TreeNote, WitnessKey, WitnessedNote,
 };
 use souk_node::client::{join, reach};
 use souk_node::market::Genesis;
 
 use super::evidence::{save_fork, save_heads, save_refutation, write_file};
+use super::look::{HistoryLook, Relation, ShownProof};
 use super::{from_joining, parse_invitation};
-use crate::args::{Output, VerifyArgs};
+use crate::args::{Output, VerifyArgs, WitnessFile};
 use crate::commands::roster::{self, KnownRoster};
 use crate::commands::uncertified::fail_uncertified;
 use crate::failure::{Failure, Kind, Outcome};
@@ -33,14 +33,8 @@ use crate::show::{
 /// The file with the last certified head that this folder saw: later ones must continue it.
 const SEEN_FILE: &str = "history.checkpoint";
 
-/// The most continuations that one command proves.
-const PROOFS_MAX: usize = 64;
-
 /// The greatest age of a certified head that is no reason for doubt.
 const AGE_MS_MAX: u64 = 600_000;
-
-/// A continuation and what was shown of it.
-type Proof = (ContinuationCheck, Option<ShownContinuation>);
 
 /// Verifies the history of a market, as the module describes.
 pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) -> Outcome {
@@ -54,25 +48,28 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
         };
         return verify_folders(folder, output, &known, &args.from);
     }
+    let witnesses = read_witnesses(&args.witness, &genesis)?;
     let seen_path = args.invitation.is_none().then(|| folder.join(SEEN_FILE));
     let seen = seen_path.as_deref().map(read_seen).transpose()?.flatten();
     let (broker, _) = reach::connect_read_only(&market)
         .await
         .map_err(from_reach)?;
-    let known = seen.clone().into_iter().collect();
-    let history = gather_heads(&broker, &genesis, known).await;
-    let mut silent = BTreeSet::new();
-    let mut proofs = Vec::new();
-    for check in history.check.plan_proofs().into_iter().take(PROOFS_MAX) {
-        let shown = prove_continuation(&broker, &history, &check, &mut silent).await;
-        proofs.push((check, shown));
+    let notes = witnesses.iter().map(|it| it.signed.note.clone());
+    let known = seen.clone().into_iter().chain(notes).collect();
+    let mut look = HistoryLook::take(&broker, &genesis, known).await;
+    let mut witnessed = Vec::new();
+    for witness in witnesses {
+        let relation = look.relate_head(&witness.signed.note).await;
+        witnessed.push((witness, relation));
     }
+    let history = &look.history;
     let report = Report {
         genesis: &genesis,
         check: &history.check,
-        answers: Some(&history),
+        answers: Some(history),
         counted: None,
-        proofs,
+        proofs: &look.proofs,
+        witnessed: &witnessed,
     };
     if let Some(folder) = &args.heads {
         save_heads(folder, &history.check, &history.orders)?;
@@ -81,26 +78,25 @@ pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) ->
     if args.invitation.is_none() {
         roster::keep_orders(folder, &history.orders)?;
     }
-    check_progress(&history)?;
-    if let Some(certified) = history.check.find_certified() {
-        if let Some(seen) = seen.filter(|seen| seen.head != certified.head()) {
-            check_seen(&broker, &history, &seen, certified, &mut silent).await?;
-        }
-        if let Some(path) = seen_path {
-            write_file(&path, certified.note.encode().as_bytes())?;
-        }
+    check_progress(history)?;
+    let Some(certified) = history.check.find_certified().cloned() else {
+        return Ok(());
+    };
+    if let Some(seen) = seen.filter(|seen| seen.head != certified.head()) {
+        check_seen(&mut look, &seen, &certified).await?;
     }
-    Ok(())
+    match seen_path {
+        Some(path) => write_file(&path, certified.note.encode().as_bytes()),
+        None => Ok(()),
+    }
 }
 
 /// Checks that the certified head continues the one that this folder saw last. Without a proof the
 /// command fails, so that the folder does not forget what it saw.
 async fn check_seen(
-    broker: &Broker,
-    history: &GatheredHistory,
+    look: &mut HistoryLook<'_>,
     seen: &TreeNote,
     certified: &SignedHead,
-    silent: &mut BTreeSet<u64>,
 ) -> Outcome {
     let sizes = (seen.head.size, certified.head().size);
     if sizes.0 == 0 {
@@ -115,26 +111,14 @@ async fn check_seen(
         let cause = "the certified history has {} steps, and this folder saw {} of another one";
         return fail(format_sizes(cause, [sizes.1, sizes.0]));
     }
-    let from = SignedHead {
-        note: seen.clone(),
-        signers: Vec::new(),
-    };
-    let check = ContinuationCheck::new(&from, certified);
-    let what = |shown: Option<ShownContinuation>| shown.map(|shown| shown.continuation);
-    let mut shown = what(prove_continuation(broker, history, &check, silent).await);
-    if matches!(shown, Some(Continuation::Missing(_)) | None) {
-        // A tile that just became full may have been missing.
-        silent.clear();
-        shown = what(prove_continuation(broker, history, &check, silent).await);
-    }
-    match shown {
-        Some(Continuation::Proven { .. }) => Ok(()),
-        Some(Continuation::Refuted) => {
+    match look.relate_head(seen).await {
+        Relation::OneHistory => Ok(()),
+        Relation::Contradicts => {
             let cause = "the certified history of {} steps does not continue the {} steps that \
                          this folder saw";
             fail(format_sizes(cause, [sizes.1, sizes.0]))
         }
-        Some(Continuation::Contradicted | Continuation::Missing(_)) | None => {
+        Relation::Unproven => {
             let cause = "nobody shows that the certified history of {} steps continues the {} \
                          steps that this folder saw";
             fail(format_sizes(cause, [sizes.1, sizes.0]))
@@ -204,14 +188,41 @@ fn verify_folders(folder: &Path, output: Output, known: &KnownRoster, from: &[Pa
         let shown = stored.prove_continuation(&check);
         (check, shown)
     };
+    let proofs: Vec<ShownProof> = plans.map(prove).collect();
     let report = Report {
         genesis: &known.genesis,
         check: &check,
         answers: None,
         counted: Some(&counted),
-        proofs: plans.map(prove).collect(),
+        proofs: &proofs,
+        witnessed: &[],
     };
     report.conclude(folder, output)
+}
+
+/// A head that a witness signed, and its key.
+pub(super) struct NamedWitness {
+    pub key: WitnessKey,
+    pub signed: WitnessedNote,
+}
+
+fn read_witnesses(named: &[WitnessFile], genesis: &Genesis) -> Result<Vec<NamedWitness>, Failure> {
+    let read = |WitnessFile { key, path }: &WitnessFile| {
+        let hint = "name the `witness.checkpoint` of that witness, and the key that it printed";
+        let fault = |cause: String| {
+            let cause = format!("{}: {cause}", path.display());
+            Failure::new(Kind::Input, cause, hint)
+        };
+        let bytes = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
+        let signed =
+            WitnessedNote::decode(&bytes, key).map_err(|error| fault(error.to_string()))?;
+        if signed.note.market != genesis.market_id() {
+            return Err(fault("it is of another market".to_owned()));
+        }
+        let key = key.clone();
+        Ok(NamedWitness { key, signed })
+    };
+    named.iter().map(read).collect()
 }
 
 fn read_seen(path: &Path) -> Result<Option<TreeNote>, Failure> {
@@ -232,14 +243,16 @@ fn read_seen(path: &Path) -> Result<Option<TreeNote>, Failure> {
 }
 
 /// The findings about a market.
-struct Report<'a> {
-    genesis: &'a Genesis,
-    check: &'a HistoryCheck,
+pub(super) struct Report<'a> {
+    pub genesis: &'a Genesis,
+    pub check: &'a HistoryCheck,
     /// The validators' answers; none if the notes come from a folder.
-    answers: Option<&'a GatheredHistory>,
+    pub answers: Option<&'a GatheredHistory>,
     /// The roster that the notes of a folder were judged by.
-    counted: Option<&'a CountedRoster>,
-    proofs: Vec<Proof>,
+    pub counted: Option<&'a CountedRoster>,
+    pub proofs: &'a [ShownProof],
+    /// What witnesses signed, and how it relates to the certified head.
+    pub witnessed: &'a [(NamedWitness, Relation)],
 }
 
 impl Report<'_> {
@@ -250,14 +263,19 @@ impl Report<'_> {
             Output::Json => print_json(&self.to_json(&evidence)),
             Output::Text => self.print(),
         }
+        self.judge(&evidence)
+    }
+
+    /// Fails if the findings show a lie, or that nothing is certified.
+    pub fn judge(&self, evidence: &[PathBuf]) -> Outcome {
         if let Some(fork) = self.check.forks.first() {
             let [one, other] = &fork.heads;
             let suspects = self.check.list_suspects(one, other);
-            return Err(from_fork(fork, &suspects, &evidence));
+            return Err(from_fork(fork, &suspects, evidence));
         }
         if let Some((check, _)) = self.contradictions().next() {
             let suspects = self.check.list_suspects(&check.from, &check.to);
-            return Err(from_contradiction(check, &suspects, &evidence));
+            return Err(from_contradiction(check, &suspects, evidence));
         }
         if self.check.find_certified().is_none() {
             if let Some(history) = self.answers {
@@ -271,11 +289,26 @@ impl Report<'_> {
             let hint = "name folders with a head that more validators signed";
             return Err(Failure::new(Kind::Verification, cause, hint));
         }
-        Ok(())
+        self.witnessed.iter().try_for_each(Self::judge_witness)
+    }
+
+    /// Fails if the certified history is not shown to be the one that a witness signed.
+    fn judge_witness((witness, relation): &(NamedWitness, Relation)) -> Outcome {
+        let NamedWitness { key, signed } = witness;
+        let (name, size) = (key.name(), signed.note.head.size);
+        let what = match relation {
+            Relation::OneHistory => return Ok(()),
+            Relation::Contradicts => "contradicts",
+            Relation::Unproven => "is not shown to be one history with",
+        };
+        let cause = format!("the certified history {what} the {size} steps that {name} signed");
+        let hint = "ask the witness for its newest head and try again; if it stays so, trade no \
+                    more, and show the operators the witness' file";
+        Err(Failure::new(Kind::Verification, cause, hint))
     }
 
     /// Returns the proofs that failed.
-    fn contradictions(&self) -> impl Iterator<Item = (&ContinuationCheck, &ShownContinuation)> {
+    pub fn contradictions(&self) -> impl Iterator<Item = (&ContinuationCheck, &ShownContinuation)> {
         let proofs = self.proofs.iter();
         proofs.filter_map(|(check, shown)| {
             let shown = shown.as_ref()?;
@@ -285,7 +318,7 @@ impl Report<'_> {
 
     /// Saves what shows others the contradictions: two heads of one size, which convict who signed
     /// both, or two of different sizes, with the tiles that refute one of them.
-    fn save_evidence(&self, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    pub fn save_evidence(&self, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         let mut saved = Vec::new();
         for fork in &self.check.forks {
             saved.extend(save_fork(folder, fork)?);
@@ -330,6 +363,18 @@ impl Report<'_> {
         value["roster"] = json!(self.counted.map(roster::to_json));
         value["proofs"] = proofs.collect();
         value["evidence"] = json!(evidence);
+        let witnessed = self.witnessed.iter().map(|(witness, relation)| {
+            json!({
+                "witness": witness.key.name(), "size": witness.signed.note.head.size,
+                "signed_at": format_rfc3339(witness.signed.time_s.saturating_mul(1_000)),
+                "is_one_history": match relation {
+                    Relation::OneHistory => Some(true),
+                    Relation::Contradicts => Some(false),
+                    Relation::Unproven => None,
+                },
+            })
+        });
+        value["witnesses"] = witnessed.collect();
         value
     }
 
@@ -369,6 +414,20 @@ impl Report<'_> {
         self.print_validators();
         self.print_forged();
         self.print_proofs();
+        self.print_witnesses();
+    }
+
+    fn print_witnesses(&self) {
+        for (NamedWitness { key, signed }, relation) in self.witnessed {
+            if *relation == Relation::OneHistory {
+                print_line(&format!(
+                    "witness     {} signed {} of this history {} ago",
+                    key.name(),
+                    format_count(signed.note.head.size, "step"),
+                    format_age(signed.time_s.saturating_mul(1_000)),
+                ));
+            }
+        }
     }
 
     fn print_forged(&self) {
@@ -417,7 +476,7 @@ impl Report<'_> {
     }
 
     fn print_proofs(&self) {
-        for (check, shown) in &self.proofs {
+        for (check, shown) in self.proofs {
             let [from, to] = [&check.from, &check.to].map(|signed| signed.head().size);
             let sizes = format!("{from} → {to} steps");
             match shown.as_ref().map(|shown| shown.continuation) {

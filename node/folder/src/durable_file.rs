@@ -4,7 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Writes under another name first, so that a crash leaves either the old file or the new one.
-pub(super) fn write_durably(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+///
+/// # Errors
+/// The system's error, after which the old file is there.
+pub fn write_durably(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut unfinished = file.as_os_str().to_owned();
     unfinished.push(".unfinished");
     let unfinished = PathBuf::from(unfinished);
