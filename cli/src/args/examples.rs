@@ -227,6 +227,14 @@ const EXAMPLES: &[Example] = &[
             "souk market verify --from heads --from theirs",
         ],
     ),
+    (
+        "market witness",
+        &[
+            "souk market witness",
+            "souk market witness --once",
+            "souk --dir there market witness --pause 60",
+        ],
+    ),
     ("market candles", &["souk market candles gpu-m4 --step 60"]),
     ("market price", &["souk market price"]),
     ("market rules", &["souk market rules"]),

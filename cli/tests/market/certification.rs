@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
+use souk_folder::key::NodeKey;
+use souk_node::client::history::{TreeNote, WitnessedNote};
 
 use crate::common::{Market, Ran, digits, souk};
 use crate::members::take_away;
@@ -114,10 +116,27 @@ fn assert_witness_signs_one_history(market: &Market) {
         3,
         "it is not what the witness signed"
     );
-    // A witness does not go on from a head that it did not sign.
-    fs::write(path, &changed).expect("the folder is ours");
+
+    // A history with other steps, which only this witness' key signed.
+    let home = Path::new(path).parent().expect("a folder");
+    let [secret, state] = ["witness.key", "witness.signed"].map(|name| home.join(name));
+    let secret = NodeKey::load(&secret).expect("the witness' key");
+    let mut other = TreeNote::decode(old.as_bytes()).expect("a note");
+    other.head.root.0[0] ^= 1;
+    let other = WitnessedNote::sign(other, secret.signing_key(), 1).encode();
+    let refused = uncertified(&verify(key, &other));
+    let cause = refused["cause"].as_str().expect("a cause");
+    assert!(cause.contains("contradicts the"), "{cause}");
+    fs::write(&state, &other).expect("the folder is ours");
+    let refused = uncertified(&sign());
+    let cause = refused["cause"].as_str().expect("a cause");
+    assert!(cause.contains("does not continue the"), "{cause}");
+    // Without the head that it signed last, or with a damaged one, it signs nothing.
+    fs::write(&state, &changed).expect("the folder is ours");
     assert_eq!(sign().code, 7);
-    fs::write(path, &old).expect("the folder is ours");
+    fs::remove_file(&state).expect("the folder is ours");
+    assert_eq!(sign().code, 7);
+    fs::write(&state, &old).expect("the folder is ours");
     sign().done();
 }
 

@@ -133,7 +133,7 @@ fn format_sizes(cause: &str, sizes: [u64; 2]) -> String {
 
 /// Checks that validators still certify what they sign, and that the certified head is of today's
 /// history, and not one that somebody held back.
-fn check_progress(history: &GatheredHistory) -> Outcome {
+pub(super) fn check_progress(history: &GatheredHistory) -> Outcome {
     let found = Certification::of_history(history);
     if found.is_behind() || found.age_ms() >= AGE_MS_MAX {
         return Err(fail_uncertified(&"nothing newer is certified", history));

@@ -2,11 +2,12 @@
 //! and signs each certified head that continues the ones signed before. Somebody new to the market
 //! can then tell whether validators show him the history that they showed the witness.
 //!
-//! The folder holds the witness' key and the last head that it signed. That head is on the disk
-//! before anybody can see the signature, so a witness that was killed signs no other history.
+//! The folder holds the witness' key and, in a file of its own, the last head that it signed. That
+//! head is on the disk before the signature is published, so a witness whose machine fails never
+//! signs another history. For the same reason it does not start without that file.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
@@ -21,9 +22,10 @@ use souk_node::client::reach;
 use souk_node::market::{AccountKey, Genesis};
 
 use super::look::{HistoryLook, Relation};
-use super::verify::Report;
+use super::verify::{Report, check_progress};
 use crate::args::{Output, WitnessArgs};
 use crate::commands::key::from_key;
+use crate::commands::roster;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_reach};
 use crate::show::{format_count, print_json, print_line, print_notice};
@@ -31,7 +33,13 @@ use crate::show::{format_count, print_json, print_line, print_notice};
 /// The file with the witness' secret key.
 const KEY_FILE: &str = "witness.key";
 
-/// The file with the last head that the witness signed.
+/// The file with the last head that the witness signed, from which it goes on.
+const SIGNED_FILE: &str = "witness.signed";
+
+/// The content of that file before the first head.
+const NOTHING_SIGNED: &str = "nothing is signed yet\n";
+
+/// The copy of that file to publish.
 const CHECKPOINT_FILE: &str = "witness.checkpoint";
 
 /// A witness of one market.
@@ -49,14 +57,15 @@ struct Witness<'a> {
 /// Why a round signed nothing.
 struct RoundFault {
     failure: Failure,
-    /// Whether validators contradict each other or what the witness signed, so that it must end.
-    is_lie: bool,
+    /// Whether the witness must end: validators contradict each other or what it signed, or its
+    /// folder does not hold what it signs.
+    is_final: bool,
 }
 
 impl From<Failure> for RoundFault {
     fn from(failure: Failure) -> Self {
-        let is_lie = false;
-        Self { failure, is_lie }
+        let is_final = false;
+        Self { failure, is_final }
     }
 }
 
@@ -67,6 +76,9 @@ pub async fn witness_history(folder: &Path, output: Output, args: &WitnessArgs) 
     let (key, lock) = open_key(folder)?;
     let witness = WitnessKey::from_account(AccountKey(key.public_key()));
     let last = read_last(folder, &market.genesis, &witness)?;
+    if let Some(signed) = &last {
+        publish(folder, signed)?;
+    }
     if output == Output::Text {
         print_line(&format!("witness     {witness}"));
     }
@@ -80,12 +92,14 @@ pub async fn witness_history(folder: &Path, output: Output, args: &WitnessArgs) 
         key,
         witness,
         _lock: lock,
-        last,
+        last: last.map(|signed| signed.note),
     };
     loop {
         match witness.sign_newest().await {
-            Ok(signed) => witness.print(output, signed.as_ref()),
-            Err(RoundFault { failure, is_lie }) if is_lie || args.once => return Err(failure),
+            Ok(Some(signed)) => witness.print(output, Some(&signed)),
+            Ok(None) if args.once => witness.print(output, None),
+            Ok(None) => {}
+            Err(RoundFault { failure, is_final }) if is_final || args.once => return Err(failure),
             Err(RoundFault { failure, .. }) => {
                 print_notice(&format!("note: nothing is signed: {}", failure.cause));
             }
@@ -99,49 +113,69 @@ pub async fn witness_history(folder: &Path, output: Output, args: &WitnessArgs) 
 
 /// Reads the key, or makes one, and locks it for this process.
 fn open_key(folder: &Path) -> Result<(NodeKey, File), Failure> {
-    let path = folder.join(KEY_FILE);
-    if !path.exists() && folder.join(CHECKPOINT_FILE).exists() {
+    let [key_path, signed_path] = [KEY_FILE, SIGNED_FILE].map(|name| folder.join(name));
+    let state = std::fs::read(&signed_path).ok();
+    let has_signed = state.is_some_and(|bytes| bytes != NOTHING_SIGNED.as_bytes());
+    if !key_path.exists() && has_signed {
         let cause = format!(
-            "{}, the key that signed {CHECKPOINT_FILE}, is missing",
-            path.display()
+            "{}, the key that signed {SIGNED_FILE}, is missing",
+            key_path.display()
         );
-        let hint = "restore the key, or remove the checkpoint to begin as a new witness";
+        let hint = format!("restore the key, or remove {SIGNED_FILE} to begin as a new witness");
         return Err(Failure::new(Kind::State, cause, hint));
     }
-    let key = NodeKey::load_or_create(&path).map_err(from_key)?;
+    if !key_path.exists() {
+        write_file(&signed_path, NOTHING_SIGNED)?;
+    }
+    let key = NodeKey::load_or_create(&key_path).map_err(from_key)?;
     let busy = |cause: String| {
-        let cause = format!("cannot lock {}: {cause}", path.display());
+        let cause = format!("cannot lock {}: {cause}", key_path.display());
         Failure::new(Kind::State, cause, "stop the other witness of this folder")
     };
-    let lock = File::open(&path).map_err(|error| busy(error.to_string()))?;
+    let lock = File::open(&key_path).map_err(|error| busy(error.to_string()))?;
     lock.try_lock().map_err(|error| busy(error.to_string()))?;
     Ok((key, lock))
 }
 
-/// Reads the head that the witness signed last.
+/// Reads the head that the witness signed last; none if it has signed nothing.
 fn read_last(
     folder: &Path,
     genesis: &Genesis,
     witness: &WitnessKey,
-) -> Result<Option<TreeNote>, Failure> {
-    let path = folder.join(CHECKPOINT_FILE);
+) -> Result<Option<WitnessedNote>, Failure> {
+    let path = folder.join(SIGNED_FILE);
     let damaged = |cause: String| {
         let cause = format!(
             "{}, the last head that this witness signed: {cause}",
             path.display()
         );
-        let hint = "restore the file; if you remove it with the key, you begin as a new witness";
+        let hint = format!(
+            "restore it from {CHECKPOINT_FILE} if that is the newest; to begin as a new witness, \
+             remove both and {KEY_FILE}"
+        );
         Failure::new(Kind::Verification, cause, hint)
     };
-    let bytes = match std::fs::read(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        read => read.map_err(|error| damaged(error.to_string()))?,
-    };
+    let bytes = std::fs::read(&path).map_err(|error| damaged(error.to_string()))?;
+    if bytes == NOTHING_SIGNED.as_bytes() {
+        return Ok(None);
+    }
     let signed = WitnessedNote::decode(&bytes, witness).map_err(|it| damaged(it.to_string()))?;
     if signed.note.market != genesis.market_id() {
         return Err(damaged("it is of another market".to_owned()));
     }
-    Ok(Some(signed.note))
+    Ok(Some(signed))
+}
+
+fn publish(folder: &Path, signed: &WitnessedNote) -> Outcome {
+    write_file(&folder.join(CHECKPOINT_FILE), &signed.encode())
+}
+
+fn write_file(path: &Path, text: &str) -> Outcome {
+    write_durably(path, text.as_bytes()).map_err(|error| {
+        let cause = format!("cannot write {}: {error}", path.display());
+        let hint = "give a folder that you can write with --dir, on a disk that has room";
+        Failure::new(Kind::State, cause, hint)
+    })
 }
 
 impl Witness<'_> {
@@ -150,6 +184,8 @@ impl Witness<'_> {
         let known = self.last.clone().into_iter().collect();
         let mut look = HistoryLook::take(&self.broker, self.genesis, known).await;
         self.check_look(&look)?;
+        check_progress(&look.history)?;
+        roster::keep_orders(self.folder, &look.history.orders)?;
         let Some(certified) = look.history.check.find_certified().cloned() else {
             unreachable!("a look without a certified head fails");
         };
@@ -162,13 +198,14 @@ impl Witness<'_> {
         }
         let note = certified.note;
         let signed = WitnessedNote::sign(note, self.key.signing_key(), unix_ms() / 1_000);
-        let path = self.checkpoint_path();
-        write_durably(&path, signed.encode().as_bytes()).map_err(|error| {
-            let cause = format!("cannot write {}: {error}", path.display());
-            let hint = "give a folder that you can write with --dir, on a disk that has room";
-            Failure::new(Kind::State, cause, hint)
+        // After a failed write nobody knows which head the disk holds.
+        let written = write_file(&self.folder.join(SIGNED_FILE), &signed.encode());
+        written.map_err(|failure| RoundFault {
+            failure,
+            is_final: true,
         })?;
         self.last = Some(signed.note.clone());
+        publish(self.folder, &signed)?;
         Ok(Some(signed))
     }
 
@@ -183,10 +220,10 @@ impl Witness<'_> {
             proofs: &look.proofs,
             witnessed: &[],
         };
-        let evidence = report.save_evidence(self.folder)?;
-        let is_lie = !report.check.forks.is_empty() || report.contradictions().next().is_some();
-        let judged = report.judge(&evidence);
-        judged.map_err(|failure| RoundFault { failure, is_lie })
+        let is_final = !report.check.forks.is_empty() || report.contradictions().next().is_some();
+        let saved = report.save_evidence(self.folder);
+        let judged = saved.and_then(|evidence| report.judge(&evidence));
+        judged.map_err(|failure| RoundFault { failure, is_final })
     }
 
     /// Fails unless the certified head, of `size` steps, continues the one that was signed last.
@@ -213,17 +250,13 @@ impl Witness<'_> {
         let hint = "try again; if it stays so, show the operators the witness' checkpoint";
         Err(RoundFault {
             failure: Failure::new(Kind::Verification, cause, hint),
-            is_lie: relation == Relation::Contradicts,
+            is_final: relation == Relation::Contradicts,
         })
-    }
-
-    fn checkpoint_path(&self) -> PathBuf {
-        self.folder.join(CHECKPOINT_FILE)
     }
 
     fn print(&self, output: Output, signed: Option<&WitnessedNote>) {
         let size = self.last.as_ref().map_or(0, |last| last.head.size);
-        let path = self.checkpoint_path();
+        let path = self.folder.join(CHECKPOINT_FILE);
         match (output, signed) {
             (Output::Json, _) => print_json(&json!({
                 "witness": self.witness.name(),
