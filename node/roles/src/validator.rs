@@ -2,6 +2,7 @@
 //! it sends, writes and answers, which orders about the members it passes on, and who is a member.
 
 pub mod action;
+mod contradictions;
 pub mod core;
 pub mod cosigning;
 pub mod event;

@@ -5,7 +5,7 @@
 //! is durable before the signature leaves. A head is *certified* once more than two thirds of the
 //! validators have signed it ([`certifying_count`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use souk_consensus::{Digest, TreeHead};
 use souk_market::{MarketId, SigningKey};
@@ -13,6 +13,7 @@ use souk_proof::note::{
     Cosignature, Cosigners, NoteFault, SIGNATURES_MAX, TreeNote, certifying_count,
 };
 
+use super::contradictions::Contradictions;
 use crate::market::roster::{Roster, SEATS_MAX};
 
 /// The heads for which this validator collects cosignatures: some seconds of a busy market.
@@ -20,9 +21,6 @@ const HEADS_MAX: usize = 32;
 
 /// The notes of one validator that wait until this one reaches their heads.
 const EARLY_MAX: usize = 8;
-
-/// The pairs of contradicting notes that a validator keeps: one is enough to convict.
-const CONFLICTS_MAX: usize = 4;
 
 // A note has room for every validator several times.
 const _: () = assert!(4 * SEATS_MAX <= SIGNATURES_MAX);
@@ -107,7 +105,9 @@ pub struct Cosigner {
     heads: BTreeMap<u64, TreeNote>,
     early: BTreeMap<u64, Vec<TreeNote>>,
     certified: Option<TreeNote>,
-    conflicts: Vec<TreeNote>,
+    contradictions: Contradictions,
+    /// The size and the signer of each contradiction that it passed on, among those of `heads`.
+    echoed: BTreeSet<(u64, u64)>,
 }
 
 /// What a validator can show of the heads.
@@ -152,7 +152,8 @@ impl Cosigner {
             heads: BTreeMap::new(),
             early: BTreeMap::new(),
             certified: certified.filter(|note| note.market == market),
-            conflicts: Vec::new(),
+            contradictions: Contradictions::default(),
+            echoed: BTreeSet::new(),
         })
     }
 
@@ -184,7 +185,7 @@ impl Cosigner {
         SignedHeads {
             latest,
             certified: self.certified.clone(),
-            conflicts: self.conflicts.clone(),
+            conflicts: self.contradictions.list_notes(),
         }
     }
 
@@ -217,6 +218,8 @@ impl Cosigner {
         self.heads.insert(head.size, note);
         if self.heads.len() > HEADS_MAX {
             self.heads.pop_first();
+            let oldest = self.heads.keys().next().copied().unwrap_or(0);
+            self.echoed = self.echoed.split_off(&(oldest, 0));
         }
         let early = std::mem::take(&mut self.early);
         for (from, notes) in early {
@@ -239,44 +242,44 @@ impl Cosigner {
             return;
         }
         let signers = note.list_signers(&self.members);
+        // It keeps and shows no signature that it has not checked.
+        let valid = note.cosignatures.iter();
+        let valid = valid.filter(|it| signers.contains(&it.by));
+        let valid: Vec<Cosignature> = valid.copied().collect();
         let Some(mine) = self.heads.get_mut(&size) else {
             return;
         };
         if mine.head == note.head {
-            let is_valid = |it: &&Cosignature| signers.contains(&it.by);
-            note.cosignatures
-                .iter()
-                .filter(is_valid)
-                .for_each(|it| mine.insert(*it));
+            valid.iter().for_each(|it| mine.insert(*it));
+            self.contradictions.add_signatures(&note.head, &valid);
             return self.certify(size, effects);
         }
         if !mine.head.contradicts(&note.head) {
             return;
         }
-        // It shows no signature that it has not checked.
-        let valid = note.cosignatures.iter();
-        let valid = valid.filter(|it| signers.contains(&it.by));
-        let mut known = self.conflicts.iter_mut();
-        if let Some(kept) = known.find(|it| it.head == note.head) {
-            return valid.for_each(|it| kept.insert(*it));
-        }
-        let is_new = self.conflicts.len() < 2 * CONFLICTS_MAX;
-        if let Some(by) = signers.first().filter(|_| is_new) {
-            let (part, mine, theirs) = find_difference(&mine.head, &note.head);
+        let first_seen = valid.iter().map(|it| it.by);
+        let first_seen = first_seen.filter(|by| !self.contradictions.has_any_of(*by));
+        let first_seen: Vec<u64> = first_seen.collect();
+        let news = self.contradictions.insert(mine, &note, &valid);
+        let (part, mine, theirs) = find_difference(&mine.head, &note.head);
+        for by in first_seen {
             effects.push(CosigningEffect::Report(CosigningReport::Conflict {
-                by: *by,
+                by,
                 part,
                 size,
                 mine,
                 theirs,
             }));
-            let Some(mine) = self.heads.get(&size).cloned() else {
-                return;
-            };
-            let mut theirs = TreeNote::new(self.market, note.head);
-            valid.for_each(|it| theirs.insert(*it));
-            self.conflicts.retain(|it| it.head != mine.head);
-            self.conflicts.extend([mine, theirs]);
+        }
+        // Another validator may have the right head under the same signature. Both convict the
+        // signer, and who has both keeps them.
+        let is_echo = |it: &Cosignature| news.contains(&it.by) && self.echoed.insert((size, it.by));
+        let mut evidence = TreeNote::new(self.market, note.head);
+        evidence.cosignatures = valid.into_iter().filter(is_echo).collect();
+        if !evidence.cosignatures.is_empty() {
+            let others = self.members.keys().copied();
+            let others = others.filter(|id| *id != self.me && *id != from);
+            effects.push(CosigningEffect::Send(others.collect(), evidence.encode()));
         }
     }
 
@@ -444,14 +447,15 @@ mod tests {
         reach(&mut one, 7, 1);
         hear(&mut one, 2, 7, 1);
         let effects = hear(&mut one, 3, 7, 2);
-        assert!(matches!(
-            effects[..],
-            [CosigningEffect::Report(CosigningReport::Conflict {
-                by: 3,
-                size: 7,
-                ..
-            })]
-        ));
+        let [
+            CosigningEffect::Report(CosigningReport::Conflict { by: 3, .. }),
+            echo,
+        ] = &effects[..]
+        else {
+            panic!("{effects:?}");
+        };
+        let echoed = CosigningEffect::Send(vec![2, 4], note_of(3, 7, 2));
+        assert_eq!(*echo, echoed, "the others hear of it");
         assert!(hear(&mut one, 3, 7, 2).is_empty(), "it is known");
         assert_eq!(certified_size(&one), None);
         hear(&mut one, 3, 7, 1);
@@ -459,6 +463,46 @@ mod tests {
         assert_eq!(certified_size(&one), Some(7));
         let roots: Vec<Digest> = heads.conflicts.iter().map(|it| it.head.root).collect();
         assert_eq!(roots, [Digest([1; 32]), Digest([2; 32])]);
+    }
+
+    /// A liar sends two validators different heads: each has half of the evidence.
+    #[test]
+    fn an_echo_brings_the_validator_that_heard_the_right_head_both() {
+        let mut one = cosigner(None);
+        reach(&mut one, 7, 1);
+        hear(&mut one, 3, 7, 1);
+        let lie = note_of(3, 7, 2);
+        let effects = one.apply(9, CosigningEvent::Heard(2, lie.as_bytes()));
+        let to_last = CosigningEffect::Send(vec![3, 4], lie);
+        assert_eq!(effects.last(), Some(&to_last), "not to the sender");
+        for (size, root) in [(7, 4), (8, 5), (9, 6)] {
+            reach(&mut one, size, 1);
+            assert!(hear(&mut one, 3, size, root).is_empty(), "it is convicted");
+        }
+        let heads = one.signed_heads();
+        let by_both = heads
+            .conflicts
+            .iter()
+            .filter(|it| it.list_signers(&members()).contains(&3));
+        assert_eq!((by_both.count(), heads.conflicts.len()), (2, 2));
+    }
+
+    /// Nobody gets an endless number of messages out of this one by what it signs.
+    #[test]
+    fn one_head_of_a_size_is_passed_on_for_each_signer() {
+        let mut one = cosigner(None);
+        reach(&mut one, 7, 1);
+        let sends = |effects: Vec<CosigningEffect>| {
+            let sends = effects.into_iter();
+            sends
+                .filter(|it| matches!(it, CosigningEffect::Send(..)))
+                .count()
+        };
+        let first: usize = (2..60).map(|root| sends(hear(&mut one, 3, 7, root))).sum();
+        let again: usize = (2..60).map(|root| sends(hear(&mut one, 3, 7, root))).sum();
+        assert_eq!((first, again), (1, 0));
+        reach(&mut one, 8, 1);
+        assert_eq!(sends(hear(&mut one, 3, 8, 2)), 1);
     }
 
     #[test]
@@ -495,7 +539,7 @@ mod tests {
             mine: Digest([3; 32]),
             theirs: Digest([9; 32]),
         };
-        assert_eq!(effects, [CosigningEffect::Report(report)]);
+        assert_eq!(effects[0], CosigningEffect::Report(report));
         assert_eq!(one.signed_heads().conflicts.len(), 2);
         let reached = CosigningEvent::Reached(note.head, members());
         let effects = one.apply(9, reached);

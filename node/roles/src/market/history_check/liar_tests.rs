@@ -281,6 +281,13 @@ fn liars_are_convicted_within_two_heads_and_nobody_honest_is() {
     assert!(found > 2 * SEEDS, "{found} convictions");
 }
 
+/// Two validators that a lying leader led away contradict every head. They must not displace the
+/// evidence against a validator that lies later.
+#[test]
+fn many_contradictions_do_not_hide_a_later_liar() {
+    assert_eq!(play(1_789, 7), 2);
+}
+
 #[test]
 #[ignore = "long: .ci/long runs it"]
 fn thousands_of_groups_of_four_with_a_liar_keep_their_promises() {
