@@ -58,7 +58,7 @@ pub use receipt::{ChainArgs, ReceiptCommand};
 #[cfg(feature = "gateway")]
 pub use serve::{PageArgs, ServeArgs};
 pub use testnet::{FundArgs, LogsArgs, Testnet, UpArgs};
-pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, bytes, duration};
+pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, bytes, duration, share};
 pub use train::{
     DecayName, LossName, OptimizerName, Train, TrainArgs, TrainCommand, TrainLeaseArgs,
     TrainResumeArgs,

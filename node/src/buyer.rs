@@ -8,6 +8,7 @@
 pub mod accusation;
 pub mod audit_results;
 mod compare;
+pub mod exact_model;
 pub mod explanation;
 mod holders;
 pub mod job;
@@ -84,6 +85,7 @@ pub use quote_error::QuoteError;
 pub use souk_roles::job::plan::{NoPlan, NoPlanKind};
 pub use souk_roles::job::{End, JobEvent, Past, Reason, Spending};
 pub use souk_roles::lease::WINDOW_MAX;
+pub use souk_roles::train::AuditSpec;
 pub use submission::{Answer, Requests, Submission};
 pub use unfinished_job::UnfinishedJob;
 

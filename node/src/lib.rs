@@ -47,6 +47,7 @@ pub mod buyer;
 pub mod client;
 pub mod effect_tasks;
 pub mod endpoint;
+mod exact_work;
 pub mod lease_report;
 pub mod provider;
 pub mod validator;

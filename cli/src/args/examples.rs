@@ -339,6 +339,7 @@ const EXAMPLES: &[Example] = &[
         ],
     ),
     ("dispute open", &["souk dispute open out/receipt-7.json"]),
+    ("dispute check", &["souk dispute check out/receipt-7.json"]),
     ("dispute list", &["souk dispute list"]),
     ("dispute show", &["souk dispute show 1"]),
     ("audit list", &["souk audit list"]),

@@ -7,10 +7,11 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
+use souk_node::market::Permille;
 use souk_node::scheduler::planning::Objective;
 use souk_vocabulary::profile::Backend as Through;
 
-use super::{account, bytes, duration};
+use super::{account, bytes, duration, share};
 
 /// Commands on jobs.
 #[derive(Debug, Subcommand)]
@@ -114,7 +115,7 @@ pub struct JobArgs {
     #[serde(default)]
     pub backend: Option<Through>,
     /// Use only providers that promise results of the same bits on every machine (exact-1), so that
-    /// you can accuse one of a wrong result with `souk dispute open`.
+    /// you can find a wrong result with --audit and accuse its provider with `souk dispute open`.
     #[arg(long)]
     #[serde(default)]
     pub exact: bool,
@@ -211,6 +212,12 @@ pub struct SubmitArgs {
     #[arg(long, value_enum, default_value_t = Priority::Normal)]
     #[serde(default)]
     pub priority: Priority,
+    /// Compute this share of the requests again on this machine, such as 5%, after the provider
+    /// signed their outputs, and compare each bit. Nobody can know which requests these are. If the
+    /// provider lied, the command fails and names the receipt for `souk dispute open`.
+    #[arg(long, value_name = "PERCENT", value_parser = share, requires = "exact")]
+    #[serde(default)]
+    pub audit: Option<Permille>,
     /// The format of the outputs.
     #[arg(long, value_enum, default_value_t = Format::Npy)]
     pub format: Format,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use souk_node::market::{AccountKey, Millis, Price, SpotPrice};
+use souk_node::market::{AccountKey, Millis, Permille, Price, SpotPrice};
 
 use super::account::credits;
 
@@ -155,6 +155,21 @@ pub enum Tif {
     Ioc,
     /// Fill or kill: all units at once, or nothing.
     Fok,
+}
+
+/// Reads a share above 0, in percent with at most one decimal, such as 10%.
+///
+/// # Errors
+/// If it is not such a share.
+pub fn share(text: &str) -> Result<Permille, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let percent: Result<f64, _> = number.parse();
+    let thousandths = percent.map(|percent| percent * 10.0).unwrap_or(0.0);
+    let share = thousandths.round();
+    match (1.0..=1_000.0).contains(&share) && (share - thousandths).abs() < 1e-6 {
+        true => Ok(Permille(share as u16)),
+        false => Err("give a share from 0.1% to 100%, such as 10%".to_owned()),
+    }
 }
 
 /// Parses a number of bytes: plain, or in KiB, MiB or GiB.

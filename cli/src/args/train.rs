@@ -9,8 +9,8 @@ use souk_node::buyer::training::Workers;
 use souk_node::market::Permille;
 use souk_node::scheduler::planning::Objective;
 
-use super::duration;
 use super::job::objective;
+use super::{duration, share};
 
 /// The most workers of a run.
 const WORKERS_MAX: i64 = souk_node::buyer::training::WORKERS_MAX as i64;
@@ -250,18 +250,6 @@ impl TrainArgs {
     pub fn keep_steps(&self) -> u64 {
         let round = self.workers().map(|workers| workers.round_steps);
         self.keep.or(round).unwrap_or(KEEP_STEPS)
-    }
-}
-
-/// Reads a share above 0, in percent with at most one decimal.
-fn share(text: &str) -> Result<Permille, String> {
-    let number = text.strip_suffix('%').unwrap_or(text);
-    let percent: Result<f64, _> = number.parse();
-    let thousandths = percent.map(|percent| percent * 10.0).unwrap_or(0.0);
-    let share = thousandths.round();
-    match (1.0..=1_000.0).contains(&share) && (share - thousandths).abs() < 1e-6 {
-        true => Ok(Permille(share as u16)),
-        false => Err("give a share from 0.1% to 100%, such as 10%".to_owned()),
     }
 }
 

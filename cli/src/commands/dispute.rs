@@ -5,8 +5,9 @@ use std::path::Path;
 use serde_json::json;
 use souk_node::buyer::Journal;
 use souk_node::buyer::accusation::{AccusationError, Evidence};
+use souk_node::buyer::exact_model::ExactModelError;
 use souk_node::buyer::journal::Record;
-use souk_node::market::{Dispute as Opened, DisputeState, JobId, Receipt};
+use souk_node::market::{Dispute as Opened, DisputeState, JobId, Receipt, Verdict};
 
 use super::account::from_trade;
 use super::job::decode_command;
@@ -19,21 +20,21 @@ use crate::{files, show};
 /// Runs a command on disputes.
 pub async fn run(folder: &Path, output: Output, command: &Dispute) -> Outcome {
     match command {
-        Dispute::Open { receipt } => open_dispute(folder, output, receipt).await,
+        Dispute::Open { receipt, unchecked } => {
+            open_dispute(folder, output, receipt, *unchecked).await
+        }
+        Dispute::Check { receipt } => check_receipt(folder, output, receipt).await,
         Dispute::List => list_disputes(folder, output).await,
         Dispute::Show { dispute } => show_dispute(folder, output, *dispute).await,
     }
 }
 
 /// Accuses the provider of a receipt, and waits for the verdict.
-async fn open_dispute(folder: &Path, output: Output, file: &Path) -> Outcome {
-    let receipt = files::read_receipt(file)?;
-    receipt.verify_provider().map_err(|fault| {
-        let cause = format!("{}: {fault}", file.display());
-        let hint = "only what a provider signed is evidence against it";
-        Failure::new(Kind::Verification, cause, hint)
-    })?;
-    let evidence = gather_evidence(folder, file, &receipt)?;
+async fn open_dispute(folder: &Path, output: Output, file: &Path, unchecked: bool) -> Outcome {
+    let (receipt, evidence) = read_evidence(folder, file)?;
+    if !unchecked {
+        check_accusation(output, &receipt, &evidence).await?;
+    }
     let buyer = join_as_buyer(folder).await?;
     let notice = |dispute: &Opened| {
         if output == Output::Text {
@@ -61,6 +62,76 @@ async fn open_dispute(folder: &Path, output: Output, file: &Path) -> Outcome {
     }
 }
 
+/// Refuses an accusation that this machine's own result refutes.
+async fn check_accusation(output: Output, receipt: &Receipt, evidence: &Evidence) -> Outcome {
+    let fault = match evidence.judge_receipt(receipt).await {
+        Ok(Some(Verdict::Guilty)) => return Ok(()),
+        Ok(Some(Verdict::Innocent)) => "the provider's outputs are right",
+        Ok(None) => "the receipt names some of the right outputs only, which is no lie",
+        Err(error) => {
+            if output == Output::Text {
+                show::print_notice(&format!("not checked on this machine first: {error}"));
+            }
+            return Ok(());
+        }
+    };
+    Err(Failure::new(
+        Kind::Verification,
+        format!("this machine computed the work again: {fault}"),
+        "nothing was sent; an accusation would cost your bond (--unchecked accuses nevertheless)",
+    ))
+}
+
+/// Computes the work of a receipt again on this machine.
+async fn check_receipt(folder: &Path, output: Output, file: &Path) -> Outcome {
+    let (receipt, evidence) = read_evidence(folder, file)?;
+    let judged = evidence.judge_receipt(&receipt).await;
+    let verdict = judged.map_err(submit::audit::from_check)?;
+    let runs = receipt.body.inputs.len();
+    match verdict {
+        Some(Verdict::Innocent) => {}
+        Some(Verdict::Guilty) => {
+            return Err(Failure::new(
+                Kind::Verification,
+                format!(
+                    "provider {} signed an output that exact-1 does not give",
+                    receipt.body.provider
+                ),
+                format!("accuse it: souk dispute open {}", file.display()),
+            ));
+        }
+        None => {
+            return Err(Failure::new(
+                Kind::Verification,
+                "the receipt names some of the right outputs only",
+                "validators give no verdict on it; compare the answers in their files",
+            ));
+        }
+    }
+    match output {
+        Output::Json => show::print_json(&json!({ "outputs": "right", "runs": runs })),
+        Output::Text if runs == 1 => {
+            show::print_line("right: this machine computes the outputs that the provider signed");
+        }
+        Output::Text => show::print_line(&format!(
+            "right: {runs} runs on this machine give the outputs that the provider signed"
+        )),
+    }
+    Ok(())
+}
+
+/// Reads a receipt that its provider signed, and rebuilds what it ran.
+fn read_evidence(folder: &Path, file: &Path) -> Result<(Receipt, Evidence), Failure> {
+    let receipt = files::read_receipt(file)?;
+    receipt.verify_provider().map_err(|fault| {
+        let cause = format!("{}: {fault}", file.display());
+        let hint = "only what a provider signed is evidence against it";
+        Failure::new(Kind::Verification, cause, hint)
+    })?;
+    let evidence = gather_evidence(folder, file, &receipt)?;
+    Ok((receipt, evidence))
+}
+
 /// Rebuilds what the provider ran from the job's files.
 fn gather_evidence(folder: &Path, file: &Path, receipt: &Receipt) -> Result<Evidence, Failure> {
     let record = find_record(folder, receipt.body.job).ok_or_else(|| {
@@ -69,8 +140,8 @@ fn gather_evidence(folder: &Path, file: &Path, receipt: &Receipt) -> Result<Evid
         Failure::new(Kind::State, cause, hint)
     })?;
     let args = decode_command(&record)?;
-    let job = submit::job_of_first_request(&args)?;
-    Evidence::gather(&job, receipt).map_err(from_accusation)
+    let (requests, job) = submit::read_request_files(&args)?;
+    Evidence::gather(&job, receipt, |id| requests.find_input(id)).map_err(from_accusation)
 }
 
 /// Returns the job that bought leases under an id.
@@ -119,7 +190,7 @@ fn from_accusation(error: AccusationError) -> Failure {
     match error {
         AccusationError::Trade(error) => from_trade(*error),
         AccusationError::Broker(error) => unreachable_market(error),
-        AccusationError::Quote(error) => submit::from_quote(error),
+        AccusationError::Model(ExactModelError::Quote(error)) => submit::from_quote(error),
         error => Failure::new(
             Kind::Input,
             error,

@@ -1,8 +1,10 @@
 //! `souk plan` and `souk submit`: plans a job (a model of the user with its inputs), leases devices
 //! for it, runs it, and writes the answers and receipts to files.
 
+pub mod audit;
 mod bid;
 mod failures;
+mod request_files;
 mod submit_run;
 
 use std::collections::BTreeMap;
@@ -33,8 +35,9 @@ use crate::show::transfer::{self, TransferLine};
 use crate::{files, show};
 pub use failures::{from_ended, from_import, from_quote, journal_failure};
 use failures::{leases_left_failure, with_held};
+use request_files::RequestFiles;
 use souk_node::buyer::job_files::{JobFiles, TimedEvent};
-use submit_run::{PlanView, RequestFiles, SubmitRun};
+use submit_run::{PlanView, SubmitRun};
 
 /// Progress events that can wait for printing.
 const PROGRESS_MAX: usize = 256;
@@ -78,6 +81,7 @@ pub async fn submit_job(folder: &Path, output: Output, args: &SubmitArgs) -> Out
     let files = RequestFiles::read(args)?;
     let asking = SubmitRun::new(args, output, &files, BTreeMap::new());
     let mut job = asking.remaining_job()?;
+    audit::check_job(args, &job)?;
     // This comes before any payment: souk must not buy outputs that it cannot store.
     files::prepare_folder(&args.out)?;
     let buyer = join_within(folder, traffic_limits(args)).await?;
@@ -319,10 +323,11 @@ pub fn write_each(out: &Path, receipts: &[Receipt]) -> Result<Vec<PathBuf>, Fail
     Ok(written)
 }
 
-/// Returns the job of a submission, with the inputs of its first request.
-pub fn job_of_first_request(args: &SubmitArgs) -> Result<Job, Failure> {
+/// Returns the files of a submission, and its job with the inputs of the first request.
+pub fn read_request_files(args: &SubmitArgs) -> Result<(RequestFiles, Job), Failure> {
     let files = RequestFiles::read(args)?;
-    SubmitRun::new(args, Output::Json, &files, BTreeMap::new()).remaining_job()
+    let job = SubmitRun::new(args, Output::Json, &files, BTreeMap::new()).remaining_job()?;
+    Ok((files, job))
 }
 
 /// Returns the job of a submission.

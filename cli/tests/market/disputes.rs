@@ -2,6 +2,8 @@
 //! by the verdict of four validators; an honest provider that is accused keeps its stake, and the
 //! accuser loses its bond.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::common::{Market, souk};
@@ -44,13 +46,15 @@ fn stake(market: &Market, name: &str) -> u64 {
     shown["account"]["stake"].as_u64().expect("a number")
 }
 
-/// Buys an exact run, and returns the path of its receipt.
-fn receipt_of(market: &Market, out: &str) -> (Value, String) {
-    let job = market.submit_few(out, &["--exact"]).done();
+/// Buys an exact run, audits it, and returns the path of its receipt.
+fn receipt_of(market: &Market, out: &str) -> String {
+    let job = market.submit_few(out, &["--exact", "--audit", "100%"]);
+    let job = job.done();
+    assert_eq!(job["audit"], json!({ "requests": 1, "wrong": 0 }));
     let lease = job["receipts"][0]["body"]["lease"]
         .as_u64()
         .expect("a lease");
-    (job, market.path(&format!("{out}/receipt-{lease}.json")))
+    market.path(&format!("{out}/receipt-{lease}.json"))
 }
 
 #[test]
@@ -65,12 +69,18 @@ fn who_changes_one_element_loses_its_stake_and_who_accuses_the_honest_its_bond()
     assert_eq!(market.available(&buyer), before);
 
     sell_exact(&market, "provider-2", "nvidia-h100-sxm", Value::Null);
-    let (_, honest) = receipt_of(&market, "honest");
+    let honest = receipt_of(&market, "honest");
     let (mine, its) = (
         market.available(&buyer),
         market.available(&market.account_of("provider-2")),
     );
+    // This machine computes the same bits first, and saves the bond.
+    let checked = market.souk(&["dispute", "check", &honest]).done();
+    assert_eq!(checked["outputs"], "right");
     let accused = market.souk(&["dispute", "open", &honest]);
+    assert_eq!(accused.code, 7, "{} {}", accused.stdout, accused.stderr);
+    assert_eq!(market.available(&buyer), mine);
+    let accused = market.souk(&["dispute", "open", &honest, "--unchecked"]);
     assert_eq!(accused.code, 7, "{} {}", accused.stdout, accused.stderr);
     let listed = market.souk(&["dispute", "list"]).done();
     assert!(
@@ -83,13 +93,24 @@ fn who_changes_one_element_loses_its_stake_and_who_accuses_the_honest_its_bond()
         market.available(&market.account_of("provider-2")),
         its + BOND
     );
-    let again = market.souk(&["dispute", "open", &honest]);
+    let again = market.souk(&["dispute", "open", &honest, "--unchecked"]);
     assert!(again.stdout.contains("dispute_known"), "{}", again.stdout);
 
     // The same provider lies from now on.
     market.make_faulty("provider-2", "lie_once");
-    let (job, lied) = receipt_of(&market, "lied");
-    let paid = job["receipts"][0]["body"]["amount"].as_u64().unwrap();
+    let audited = market.submit_few("lied", &["--exact", "--audit", "100%"]);
+    assert_eq!(audited.code, 7, "{} {}", audited.stdout, audited.stderr);
+    let failure: Value = serde_json::from_str(&audited.stdout).expect("JSON");
+    let audit = &failure["error"]["audit"];
+    assert_eq!(
+        (&audit["requests"], &audit["wrong"]),
+        (&json!(1), &json!(1))
+    );
+    let lied = audit["receipts"][0].as_str().expect("a path").to_owned();
+    let receipt: Value = serde_json::from_slice(&fs::read(&lied).unwrap()).unwrap();
+    let paid = receipt["body"]["amount"].as_u64().unwrap();
+    let checked = market.souk(&["dispute", "check", &lied]);
+    assert_eq!(checked.code, 7, "{} {}", checked.stdout, checked.stderr);
     let mine = market.available(&buyer);
     let convicted = market.souk(&["dispute", "open", &lied]).done();
     let guilty = &convicted["state"]["guilty"];

@@ -13,20 +13,19 @@ use bytes::Bytes;
 use souk_folder::contact::Contact;
 use souk_folder::key;
 use souk_market::{
-    Acceptance, AccountKey, Accusation, Command, Dispute, DisputeId, Receipt, Refusal,
+    Acceptance, AccountKey, Accusation, Command, Dispute, DisputeId, Receipt, Refusal, Verdict,
 };
-use souk_memory::{ContentId, StoreError};
+use souk_memory::{ContentId, StoreError, Tensor};
 use souk_network::content::transfers::Scope;
 use souk_network::protocols::market::{Member, Request, Standing};
 use souk_roles::validator::jury::{EVIDENCE_BYTES_MAX, EVIDENCE_WORK_MAX};
-use souk_scheduler::graph::cut::{self, CutError};
 
 use super::Buyer;
+use super::exact_model::{CheckError, ExactModel, ExactModelError};
 use super::job::Job;
-use super::quote;
-use super::quote_error::QuoteError;
 use crate::client::broker::BrokerError;
 use crate::client::trader::TradeError;
+use crate::exact_work::judge_work;
 
 /// How often it asks each validator, which also keeps the connection open over which it fetches.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -37,12 +36,9 @@ const MISSES_MAX: u32 = 30;
 /// Why a provider cannot be accused.
 #[derive(Debug, thiserror::Error)]
 pub enum AccusationError {
-    /// The job's files do not give a graph.
+    /// The job's files do not give a graph that can be computed again.
     #[error(transparent)]
-    Quote(#[from] QuoteError),
-    /// The graph does not form one part.
-    #[error(transparent)]
-    Cut(#[from] CutError),
+    Model(#[from] ExactModelError),
     /// The receipt is for another graph.
     #[error(
         "the receipt is for the graph {receipt}, and the job's model gives {found}: the lease ran \
@@ -57,15 +53,10 @@ pub enum AccusationError {
     /// An input of the receipt is not among the job's.
     #[error("the input {0} of the receipt is not among the job's input files")]
     NoInput(ContentId),
-    /// The graph has several inputs, whose order no receipt states.
-    #[error("the model has {0} inputs: validators judge models with one")]
-    Inputs(usize),
-    /// The file of a weight cannot be read.
-    #[error("the weight {0} of the model cannot be read")]
-    NoWeight(ContentId),
     /// The evidence is too large.
     #[error(
-        "graph and inputs have {bytes} bytes, and validators fetch at most {EVIDENCE_BYTES_MAX}"
+        "graph and inputs have {bytes} bytes or more, and validators fetch at most \
+         {EVIDENCE_BYTES_MAX}"
     )]
     Large {
         /// Their bytes.
@@ -103,51 +94,66 @@ impl From<TradeError> for AccusationError {
 /// The graph and the inputs of a receipt.
 #[derive(Debug)]
 pub struct Evidence {
-    contents: Vec<(ContentId, Bytes)>,
-    weights: Vec<ContentId>,
+    pub(super) model: ExactModel,
+    pub(super) inputs: Vec<(ContentId, Bytes)>,
 }
 
 impl Evidence {
     /// Rebuilds the graph of a job that one provider ran as a whole, and finds the inputs that the
-    /// receipt names among the job's.
+    /// receipt names with `find_input`.
     ///
     /// # Errors
     /// [`AccusationError`]: before anything is sent or paid.
-    pub fn gather(job: &Job, receipt: &Receipt) -> Result<Evidence, AccusationError> {
-        let graph = quote::import_checked_graph(job)?;
-        let flops = graph.nodes().iter().map(|node| node.cost.flops);
-        let flops = flops.fold(0_u64, u64::saturating_add);
-        let part = cut::whole_graph(&graph)?;
+    pub fn gather(
+        job: &Job,
+        receipt: &Receipt,
+        mut find_input: impl FnMut(ContentId) -> Option<Tensor>,
+    ) -> Result<Evidence, AccusationError> {
+        let model = ExactModel::from_job(job)?;
         let body = &receipt.body;
         let named = ContentId::from_bytes(body.graph.0);
-        if part.id != named {
-            let (receipt, found) = (named, part.id);
+        if model.graph != named {
+            let (receipt, found) = (named, model.graph);
             return Err(AccusationError::OtherGraph { receipt, found });
         }
-        if part.inputs.len() != 1 {
-            return Err(AccusationError::Inputs(part.inputs.len()));
-        }
-        let mut contents = vec![(part.id, part.model.clone())];
-        let weights: Vec<ContentId> = part.weights.iter().map(|it| it.id).collect();
-        for (id, weight) in cut::content_weights(&graph).filter(|(id, _)| weights.contains(id)) {
-            let bytes = weight.read().ok_or(AccusationError::NoWeight(id))?;
-            contents.push((id, bytes));
-        }
+        let mut bytes: u64 = model.contents.iter().map(|(_, it)| it.len() as u64).sum();
+        let mut inputs = Vec::new();
         for id in &body.inputs {
             let id = ContentId::from_bytes(id.0);
-            let input = job.inputs.values().find(|tensor| tensor.id() == id);
-            let input = input.ok_or(AccusationError::NoInput(id))?;
-            contents.push((id, input.to_blob()));
+            let input = find_input(id).ok_or(AccusationError::NoInput(id))?;
+            let input = input.to_blob();
+            bytes += input.len() as u64;
+            if bytes > EVIDENCE_BYTES_MAX {
+                return Err(AccusationError::Large { bytes });
+            }
+            inputs.push((id, input));
         }
-        let bytes: u64 = contents.iter().map(|(_, it)| it.len() as u64).sum();
-        if bytes > EVIDENCE_BYTES_MAX {
-            return Err(AccusationError::Large { bytes });
-        }
-        let work = flops.saturating_mul(body.inputs.len() as u64);
+        let work = model.flops.saturating_mul(inputs.len() as u64);
         if work > EVIDENCE_WORK_MAX {
             return Err(AccusationError::Heavy { work });
         }
-        Ok(Evidence { contents, weights })
+        Ok(Evidence { model, inputs })
+    }
+
+    /// Computes the work of a receipt again on this machine, as a validator does, and judges the
+    /// outputs that its provider signed. Returns `None` if they are some of the right ones only, on
+    /// which validators give no verdict.
+    ///
+    /// # Errors
+    /// [`CheckError`]: then nothing is known about the outputs.
+    pub async fn judge_receipt(&self, receipt: &Receipt) -> Result<Option<Verdict>, CheckError> {
+        let store = self.model.fill_store(&self.inputs)?;
+        let inputs: Vec<ContentId> = self.inputs.iter().map(|(id, _)| *id).collect();
+        let signed = receipt.body.outputs.iter();
+        let signed = signed.map(|id| ContentId::from_bytes(id.0)).collect();
+        let graph = (self.model.graph, &self.model.weights[..]);
+        let program = std::env::current_exe()?;
+        Ok(judge_work(program, &store, graph, &inputs, &signed).await?)
+    }
+
+    /// Returns graph, weights and inputs.
+    fn list_contents(&self) -> impl Iterator<Item = &(ContentId, Bytes)> {
+        self.model.contents.iter().chain(&self.inputs)
     }
 }
 
@@ -174,7 +180,7 @@ impl Buyer {
         };
         self.serve_evidence(scope, &evidence, &members)?;
         self.keep_all_connected(&members).await;
-        let weights = evidence.weights.iter();
+        let weights = evidence.model.weights.iter();
         let weights = weights.map(|id| souk_market::ContentId(*id.as_bytes()));
         let weights = weights.collect();
         let accuse = Command::Accuse(Box::new(Accusation { receipt, weights }));
@@ -205,12 +211,12 @@ impl Buyer {
         members: &[Member],
     ) -> Result<(), StoreError> {
         let (store, access) = (self.tensors().store(), self.tensors().access());
-        for (id, bytes) in &evidence.contents {
+        for (id, bytes) in evidence.list_contents() {
             store.pin(*id);
             store.put_as(*id, bytes.clone())?;
         }
         let readers: BTreeSet<AccountKey> = members.iter().map(|it| it.account).collect();
-        let ids: Vec<ContentId> = evidence.contents.iter().map(|(id, _)| *id).collect();
+        let ids: Vec<ContentId> = evidence.list_contents().map(|(id, _)| *id).collect();
         access.begin_lease(scope);
         access.grant_contents(scope, &Arc::new(readers), &ids);
         Ok(())

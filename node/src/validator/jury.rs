@@ -6,8 +6,6 @@
 //! proposal, so no dispute delays the log. The size of contents is checked before they are fetched,
 //! and they leave the memory after the dispute.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,12 +23,13 @@ use souk_roles::market::verdict::{SignedVerdict, VerdictBody};
 use souk_roles::validator::exchange::BatchResult;
 use souk_roles::validator::jury::{EVIDENCE_BYTES_MAX, Juror, JuryEffect, JuryEvent};
 use souk_roles::validator::questions::{Question, Reply};
-use souk_sandbox::{JudgingFault, compute_outputs};
+use souk_sandbox::JudgingFault;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::exchange_machine::{ExchangeMachine, LogCommand};
 use super::{Consistency, Validator};
+use crate::exact_work::judge_work;
 
 /// How often it looks for disputes.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -250,58 +249,13 @@ async fn fetch_evidence(
 async fn compare_outputs(store: &Arc<Store>, dispute: &Dispute) -> Result<Verdict, EvidenceFault> {
     let list = |ids: &[souk_market::ContentId]| ids.iter().map(to_content_id).collect();
     let (weights, inputs): (Vec<_>, Vec<_>) = (list(&dispute.weights), list(&dispute.inputs));
-    let program: PathBuf = std::env::current_exe()?;
     let graph = to_content_id(&dispute.graph);
-    let made = compute_outputs(program, store, (graph, &weights), &inputs).await?;
     let signed = dispute.outputs.iter().map(to_content_id).collect();
-    judge_outputs(&signed, &made).ok_or(EvidenceFault::Partial)
-}
-
-/// Returns whether the work gives the outputs that the provider signed: an output that it does not
-/// give convicts, and only the same outputs clear. Some of the right outputs are no verdict: a liar
-/// who computed one request for all signs them, and so does an honest provider that was cut short.
-fn judge_outputs(signed: &BTreeSet<ContentId>, made: &BTreeSet<ContentId>) -> Option<Verdict> {
-    match (signed.is_subset(made), signed.len() == made.len()) {
-        (false, _) => Some(Verdict::Guilty),
-        (true, true) => Some(Verdict::Innocent),
-        (true, false) => None,
-    }
+    let program = std::env::current_exe()?;
+    let judged = judge_work(program, store, (graph, &weights), &inputs, &signed).await?;
+    judged.ok_or(EvidenceFault::Partial)
 }
 
 fn to_content_id(id: &souk_market::ContentId) -> ContentId {
     ContentId::from_bytes(id.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ids(bytes: &[u8]) -> BTreeSet<ContentId> {
-        let id = |byte: &u8| ContentId::for_content(&[*byte]);
-        bytes.iter().map(id).collect()
-    }
-
-    fn verdict(signed: &[u8], made: &[u8]) -> Option<Verdict> {
-        judge_outputs(&ids(signed), &ids(made))
-    }
-
-    #[test]
-    fn some_of_the_right_outputs_are_no_verdict() {
-        let made = [1, 2, 3];
-        for signed in [&[1][..], &[3], &[1, 3], &[2, 3], &[]] {
-            assert_eq!(verdict(signed, &made), None, "{signed:?}");
-        }
-    }
-
-    #[test]
-    fn the_same_outputs_clear_and_a_strange_one_convicts() {
-        assert_eq!(verdict(&[2, 1], &[1, 2]), Some(Verdict::Innocent));
-        for signed in [&[9][..], &[1, 9], &[1, 2, 9], &[8, 9]] {
-            assert_eq!(
-                verdict(signed, &[1, 2]),
-                Some(Verdict::Guilty),
-                "{signed:?}"
-            );
-        }
-    }
 }

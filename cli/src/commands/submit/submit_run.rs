@@ -1,8 +1,8 @@
-//! Runs the job of `souk submit` from files to files: reads the requests, sends them, and writes
-//! each answer into the folder of its request. It does this in the same way for one request and for
-//! many, and does not send again the requests of a resumed job whose answers are in their files.
+//! Runs the job of `souk submit` from files to files: sends the requests, and writes each answer
+//! into the folder of its request. It does this in the same way for one request and for many, and
+//! does not send again the requests of a resumed job whose answers are in their files.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -10,20 +10,18 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use souk_node::buyer::job::{Job, RequestInputs};
-use souk_node::buyer::value_labels::ValueLabels;
-use souk_node::buyer::{
-    Answer, Buyer, End, JobResult, Journal, Quote, Requests, Submission, UnfinishedJob, request_of,
-};
-use souk_node::memory::{ContentId, DType, Tensor};
+use souk_node::buyer::{Answer, Buyer, End, JobResult, Requests, Submission, UnfinishedJob};
 use tokio::sync::{Notify, mpsc};
 
+use super::audit::{self, Audit};
+use super::request_files::{AnswerFiles, RequestFiles};
 use super::{
-    PROGRESS_MAX, build_job, from_ended, from_quote, leases_left_failure, report_progress,
-    with_held, write_receipts,
+    PROGRESS_MAX, build_job, from_ended, leases_left_failure, report_progress, with_held,
+    write_receipts,
 };
 use crate::args::{Output, SubmitArgs};
-use crate::failure::{Failure, Kind, Outcome};
-use crate::files::{self, Request};
+use crate::failure::{Failure, Outcome};
+use crate::files;
 use crate::show::Names;
 use crate::show::balance::Balances;
 use crate::show::times::JobTimes;
@@ -32,29 +30,6 @@ use souk_node::buyer::job_files::{JobFiles, SavedPlan};
 
 /// Requests that wait for room in the job, and answers that wait for the disk.
 const AHEAD_MAX: usize = 1;
-
-/// The requests of a job.
-pub struct RequestFiles {
-    /// Requests in separate files; `None` for a single request with the inputs of `-i`.
-    stream: Option<Vec<Request>>,
-    /// Id of each request.
-    request_ids: Vec<ContentId>,
-    /// Inputs that all requests share.
-    common: BTreeMap<String, Tensor>,
-    /// Inputs of the first request.
-    first: BTreeMap<String, Tensor>,
-    /// Ids of the inputs of all requests.
-    input_ids: BTreeSet<ContentId>,
-    /// Labels that map texts to numbers.
-    legend: ValueLabels,
-}
-
-/// An answer in files.
-#[derive(Clone)]
-pub struct AnswerFiles {
-    files: Vec<PathBuf>,
-    outputs: BTreeMap<String, Tensor>,
-}
 
 /// A run of the remaining requests, and the facts for its report.
 pub struct SubmitRun<'a> {
@@ -107,119 +82,8 @@ struct ReportFacts<'a> {
     balances: (Balances, Balances),
     measured: Option<JobTimes>,
     shown: PlanView,
-}
-
-impl RequestFiles {
-    /// Reads every request once before any payment. All must have the shapes of the first.
-    pub fn read(args: &SubmitArgs) -> Result<RequestFiles, Failure> {
-        let stream = args
-            .stream
-            .as_deref()
-            .map(files::list_requests)
-            .transpose()?;
-        let legend = ValueLabels::from_model(files::read(&args.job.model)?);
-        let common = files::read_inputs(&args.job.input, &legend)?;
-        let mut files = RequestFiles {
-            legend,
-            stream,
-            request_ids: Vec::new(),
-            first: common.clone(),
-            common,
-            input_ids: BTreeSet::new(),
-        };
-        for place in 0..files.request_count() {
-            let inputs = files.request_inputs(place)?;
-            if place == 0 {
-                files.first = inputs.clone();
-            }
-            let (found, expected) = (input_shapes(&inputs), input_shapes(&files.first));
-            if found != expected {
-                let requests = files.stream.as_ref();
-                let path = requests.map(|all| all[place].path().to_string());
-                let path = path.unwrap_or_default();
-                let cause = format!("{path} holds {found:?}, the first request {expected:?}");
-                let hint = "give requests of one shape; submit the others by themselves";
-                return Err(Failure::new(Kind::Input, cause, hint));
-            }
-            files.request_ids.push(request_of(&inputs));
-            files.input_ids.extend(inputs.values().map(Tensor::id));
-        }
-        Ok(files)
-    }
-
-    /// Checks each request after the first, which the quote is for: its indices must not lie past
-    /// an end.
-    pub fn check_indices(&self, quote: &Quote) -> Outcome {
-        let may_index = |it: &Tensor| matches!(it.dtype(), DType::I32 | DType::I64);
-        if !self.first.values().any(may_index) {
-            return Ok(());
-        }
-        for place in 1..self.request_count() {
-            let checked = quote.check_request(&self.request_inputs(place)?);
-            checked.map_err(from_quote)?;
-        }
-        Ok(())
-    }
-
-    fn request_count(&self) -> usize {
-        self.stream.as_ref().map_or(1, Vec::len)
-    }
-
-    /// Returns the inputs of a request.
-    fn request_inputs(&self, place: usize) -> Result<BTreeMap<String, Tensor>, Failure> {
-        let mut inputs = match &self.stream {
-            None => self.common.clone(),
-            Some(requests) => requests[place].read(&self.common, &self.legend)?,
-        };
-        files::prepare_texts(&mut inputs, &self.legend)?;
-        Ok(inputs)
-    }
-
-    /// Returns the name of a request, which is empty for a single one.
-    fn name(&self, place: usize) -> &str {
-        let requests = self.stream.as_ref();
-        requests.map_or("", |requests| &requests[place].stem)
-    }
-
-    /// Returns the ids of the inputs of all requests.
-    pub fn input_ids(&self) -> &BTreeSet<ContentId> {
-        &self.input_ids
-    }
-
-    /// Describes the number of requests if there can be several.
-    pub fn how_many(&self) -> String {
-        let requests = self.stream.as_ref();
-        requests.map_or_else(String::new, |all| format!(", {} requests", all.len()))
-    }
-
-    /// Returns the answers that a journal names and whose files hold them, by the indices of their
-    /// requests.
-    pub fn find_stored_answers(
-        &self,
-        args: &SubmitArgs,
-        journal: &Journal,
-    ) -> BTreeMap<usize, AnswerFiles> {
-        let answered = journal.fold_past().answered;
-        let kept = |(place, asked): (usize, &ContentId)| {
-            let outputs = answered.get(asked)?.outputs.iter().cloned().collect();
-            let folder = args.out.join(self.name(place));
-            let (files, outputs) = files::find_matching_outputs(&folder, &outputs, args.format)?;
-            Some((place, AnswerFiles { files, outputs }))
-        };
-        self.request_ids
-            .iter()
-            .enumerate()
-            .filter_map(kept)
-            .collect()
-    }
-}
-
-fn input_shapes(inputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, String> {
-    let facts = |tensor: &Tensor| format!("{} {}", tensor.dtype(), tensor.shape());
-    inputs
-        .iter()
-        .map(|(name, tensor)| (name.clone(), facts(tensor)))
-        .collect()
+    /// How many requests were computed again, if the user wants an audit.
+    audited: Option<usize>,
 }
 
 impl<'a> SubmitRun<'a> {
@@ -368,16 +232,16 @@ impl<'a> SubmitRun<'a> {
             let mut files = files::write_outputs(&folder, &answer.outputs, self.args.format)?;
             let meanings = self.files.legend.output_values(&answer.outputs);
             files.extend(files::write_meanings(&folder, &meanings)?);
-            let mut outputs = answer.confirm_stored();
+            let mut answer = AnswerFiles::new(files, answer.confirm_stored());
             if self.files.stream.is_some() {
                 if self.output == Output::Text {
                     let (number, all) = (place + 1, self.files.request_count());
                     show::print_notice(&format!("  answer {number} of {all}: {name}"));
                 }
                 // The files hold the outputs.
-                outputs.clear();
+                answer.outputs.clear();
             }
-            written.push(AnswerFiles { files, outputs });
+            written.push(answer);
         }
         Ok(())
     }
@@ -419,6 +283,8 @@ impl<'a> SubmitRun<'a> {
         if let Some(path) = &self.args.trace {
             files::write(path, done.timeline.to_trace_json().as_bytes())?;
         }
+        let audited = self.audit_answers(&came.written, &done, &receipts).await;
+        let audited = audited.map_err(|failure| failure.with(facts))?;
         let after = before.read_after_job(buyer.broker(), &done).await?;
         let about = ReportFacts {
             receipts: &receipts,
@@ -428,9 +294,36 @@ impl<'a> SubmitRun<'a> {
                 times.by_devices(&done.timeline).with_price(paid.sum())
             }),
             shown,
+            audited,
         };
         self.show_results(done, came.written, about);
         Ok(())
+    }
+
+    /// Audits all answers of the job, also those of an earlier process, if the user wants that.
+    async fn audit_answers(
+        &self,
+        written: &[AnswerFiles],
+        done: &JobResult,
+        receipts: &[PathBuf],
+    ) -> Result<Option<usize>, Failure> {
+        let Some(share) = self.args.audit else {
+            return Ok(None);
+        };
+        let kept = self.kept.iter().map(|(place, answer)| (*place, answer));
+        let all = kept.chain(self.left.iter().copied().zip(written));
+        let mut audit = Audit::new(share);
+        all.for_each(|(place, answer)| audit.draw_request(place, &answer.output_ids));
+        let job = self.remaining_job()?;
+        let receipts = done
+            .receipts
+            .iter()
+            .zip(receipts.iter().map(PathBuf::as_path));
+        let receipts: Vec<_> = receipts.collect();
+        audit
+            .compare_answers(self.files, &job, &receipts)
+            .await
+            .map(Some)
     }
 
     /// Returns the facts that a failure adds to its cause.
@@ -467,6 +360,9 @@ impl<'a> SubmitRun<'a> {
                     let answers: Vec<Value> = all.iter().map(answer).collect();
                     job = show::with(job, [("answers", answers.into()), ("asked", asked.into())]);
                 }
+                if let Some(requests) = about.audited {
+                    job = show::with(job, [("audit", audit::to_json(requests))]);
+                }
                 let rest = [
                     ("before", before.to_json()),
                     ("after", after.to_json()),
@@ -484,6 +380,9 @@ impl<'a> SubmitRun<'a> {
                 }
                 let names = &about.shown.names;
                 show::job::print_job(&done, files, receipts, &before, &after, names);
+                if let Some(requests) = about.audited {
+                    show::print_line(&audit::describe(requests));
+                }
                 let times = show::times::format_times(about.shown.planned, about.measured);
                 times.iter().for_each(|line| show::print_line(line));
             }

@@ -7,10 +7,11 @@ use souk_memory::ContentId;
 
 use super::{Checkpoint, FactError, LossBits, Past, States};
 
-/// How a run audits its steps, which has no effect on its result if nobody lies.
+/// How a buyer audits the steps of a training run, or the requests of an exact job. It has no
+/// effect on results if nobody lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditSpec {
-    /// The share of the segments that are run again.
+    /// The share of the segments or requests that are run again.
     pub share: Permille,
     /// The secret that determines which segments; only the buyer must know it.
     pub secret: [u8; 32],
@@ -60,8 +61,10 @@ pub struct AuditFindings {
 }
 
 impl AuditSpec {
-    /// Returns whether the segment that ends with this head of the chain is run again.
-    pub(in crate::train) fn draws(&self, link: ContentId) -> bool {
+    /// Returns whether a segment or a request is run again. `link` is unknown before the provider
+    /// has answered: the head of the chain after a segment, or the hash of a request's outputs.
+    #[must_use]
+    pub fn draws(&self, link: ContentId) -> bool {
         let drawn = ContentId::for_content(&[&self.secret[..], link.as_bytes()].concat());
         let first: [u8; 8] = drawn.as_bytes()[..8].try_into().expect("a hash is longer");
         u64::from_le_bytes(first) % 1_000 < u64::from(self.share.0)
