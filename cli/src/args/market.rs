@@ -87,7 +87,7 @@ pub struct VerifyArgs {
     pub heads: Option<PathBuf>,
     /// Demand that the history is the one that a witness signed: the key that it printed, and its
     /// `witness.checkpoint`. Can be given several times.
-    #[arg(long, value_name = "KEY=FILE", conflicts_with = "from")]
+    #[arg(long, value_name = "KEY=FILE")]
     pub witness: Vec<WitnessFile>,
 }
 

@@ -100,15 +100,19 @@ fn assert_witness_signs_one_history(market: &Market) {
     market.until(|| sign().done()["size"].as_u64() > first["size"].as_u64());
     let newest = fs::read_to_string(path).expect("a checkpoint");
     let key = first["key"].as_str().expect("a key");
-    let verify = |key: &str, text: &str| {
+    let verify_with = |key: &str, text: &str, more: &[&str]| {
         let file = market.path("seen.checkpoint");
         fs::write(&file, text).expect("the folder is ours");
         let named = format!("{key}={file}");
-        market.souk(&["market", "verify", "--witness", &named])
+        market.souk(&[&["market", "verify", "--witness", &named], more].concat())
     };
+    let verify = |key: &str, text: &str| verify_with(key, text, &[]);
+    let folder = market.path("net/validator-1/replica/history");
     for text in [&old, &newest] {
-        let seen = &verify(key, text).done()["witnesses"][0];
-        assert_eq!(seen["is_one_history"], true, "{seen}");
+        for more in [&[][..], &["--from", &folder]] {
+            let seen = &verify_with(key, text, more).done()["witnesses"][0];
+            assert_eq!(seen["is_one_history"], true, "{more:?}: {seen}");
+        }
     }
     let changed = old.replacen("\nindex ", "\nindex 1", 1);
     assert_eq!(
@@ -127,6 +131,8 @@ fn assert_witness_signs_one_history(market: &Market) {
     let refused = uncertified(&verify(key, &other));
     let cause = refused["cause"].as_str().expect("a cause");
     assert!(cause.contains("contradicts the"), "{cause}");
+    let refused = verify_with(key, &other, &["--from", &folder]);
+    assert_eq!(refused.code, 7, "{} {}", refused.stdout, refused.stderr);
     fs::write(&state, &other).expect("the folder is ours");
     let refused = uncertified(&sign());
     let cause = refused["cause"].as_str().expect("a cause");

@@ -1,7 +1,8 @@
 //! Measures what it costs to audit texts, compared with writing them: `cargo run --release -p
-//! souk-texts --example audit_cost [ANSWERS]`.
+//! souk-texts --example audit_cost [ANSWERS] [MODEL]`. MODEL is a folder or a GGUF file, for example
+//! one that `llm/examples/shapes.py` writes; without it, the bundled model is measured.
 //!
-//! The bundled model answers questions on one thread. Then an audit of it, as `souk audit run`
+//! The model answers questions on one thread. Then an audit of it, as `souk audit run`
 //! makes it, reads all answers again, and an audit of every twentieth answer reads those. Processor
 //! time counts. Opening the models is not part of it.
 
@@ -46,7 +47,8 @@ const FORMS: [&str; 5] = [
 #[tokio::main]
 async fn main() -> Fallible<()> {
     let answers = std::env::args().nth(1).map_or(Ok(80), |it| it.parse())?;
-    tokio::task::spawn_blocking(move || measure(answers)).await?
+    let model = std::env::args().nth(2).unwrap_or(BUNDLED.to_owned());
+    tokio::task::spawn_blocking(move || measure(answers, Path::new(&model))).await?
 }
 
 /// Answers of the model, and what it took to write them.
@@ -57,16 +59,15 @@ struct WrittenAnswers {
     spent: Duration,
 }
 
-fn measure(count: usize) -> Fallible<()> {
-    let written = write_answers(count)?;
+fn measure(count: usize, model: &Path) -> Fallible<()> {
+    let written = write_answers(count, model)?;
     let answers = written.answers;
     println!(
         "written        {count} answers, {} tokens in {:.2} s of a core",
         written.tokens,
         written.spent.as_secs_f64()
     );
-    let path = Path::new(BUNDLED);
-    let mut reference = AuditReference::open(path, Some(ROOM), Some(THREADS), &Handle::current())?;
+    let mut reference = AuditReference::open(model, Some(ROOM), Some(THREADS), &Handle::current())?;
     let whole: Vec<_> = answers.iter().collect();
     let part: Vec<_> = answers.iter().step_by(PART).collect();
     let name = format!("every {PART}th");
@@ -108,8 +109,8 @@ fn audit_answers(
 }
 
 /// Answers questions.
-fn write_answers(count: usize) -> Fallible<WrittenAnswers> {
-    let (model, text_model) = open_model(Path::new(BUNDLED), Some(ROOM))?;
+fn write_answers(count: usize, path: &Path) -> Fallible<WrittenAnswers> {
+    let (model, text_model) = open_model(path, Some(ROOM))?;
     let size = SessionSize {
         tokens: ROOM,
         sequences: 1,

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use souk_node::client::broker::Broker;
 use souk_node::client::history::{
-    Continuation, ContinuationCheck, GatheredHistory, ShownContinuation, SignedHead, TreeNote,
-    gather_heads, prove_continuation,
+    Continuation, ContinuationCheck, GatheredHistory, ShownContinuation, SignedHead, StoredHistory,
+    TreeNote, gather_heads, prove_continuation,
 };
 use souk_node::market::Genesis;
 
@@ -38,6 +38,68 @@ pub enum Relation {
     Unproven,
 }
 
+/// How to find out how a head relates to the certified one.
+enum RelationPlan {
+    /// The heads alone show it.
+    Known(Relation),
+    /// This proof shows it.
+    Prove(Box<ContinuationCheck>),
+}
+
+impl RelationPlan {
+    fn new(certified: Option<&SignedHead>, seen: &TreeNote) -> RelationPlan {
+        let Some(certified) = certified else {
+            return RelationPlan::Known(Relation::Unproven);
+        };
+        let (head, other) = (seen.head, certified.head());
+        if head.size == other.size {
+            return RelationPlan::Known(match head.contradicts(&other) {
+                true => Relation::Contradicts,
+                false => Relation::OneHistory,
+            });
+        }
+        if head.size == 0 || other.size == 0 {
+            return RelationPlan::Known(Relation::OneHistory);
+        }
+        let seen = SignedHead {
+            note: seen.clone(),
+            signers: Vec::new(),
+        };
+        RelationPlan::Prove(Box::new(match head.size < other.size {
+            true => ContinuationCheck::new(&seen, certified),
+            false => ContinuationCheck::new(certified, &seen),
+        }))
+    }
+}
+
+impl Relation {
+    fn from_continuation(shown: Option<Continuation>) -> Relation {
+        match shown {
+            Some(Continuation::Proven { .. }) => Relation::OneHistory,
+            Some(Continuation::Refuted) => Relation::Contradicts,
+            Some(Continuation::Contradicted | Continuation::Missing(_)) | None => {
+                Relation::Unproven
+            }
+        }
+    }
+
+    /// Returns how a head relates to the certified one of saved files; unproven if none is
+    /// certified, or if the files lack a tile of the proof.
+    pub fn in_folders(
+        stored: &StoredHistory,
+        certified: Option<&SignedHead>,
+        seen: &TreeNote,
+    ) -> Relation {
+        match RelationPlan::new(certified, seen) {
+            RelationPlan::Known(relation) => relation,
+            RelationPlan::Prove(check) => {
+                let shown = stored.prove_continuation(&check);
+                Relation::from_continuation(shown.map(|it| it.continuation))
+            }
+        }
+    }
+}
+
 impl<'a> HistoryLook<'a> {
     /// Asks all validators. `known` are heads that somebody saw before.
     pub async fn take(broker: &'a Broker, genesis: &Genesis, known: Vec<TreeNote>) -> Self {
@@ -58,26 +120,9 @@ impl<'a> HistoryLook<'a> {
 
     /// Returns how a head relates to the certified one; unproven if none is certified.
     pub async fn relate_head(&mut self, seen: &TreeNote) -> Relation {
-        let Some(certified) = self.history.check.find_certified().cloned() else {
-            return Relation::Unproven;
-        };
-        let (head, other) = (seen.head, certified.head());
-        if head.size == other.size {
-            return match head.contradicts(&other) {
-                true => Relation::Contradicts,
-                false => Relation::OneHistory,
-            };
-        }
-        if head.size == 0 || other.size == 0 {
-            return Relation::OneHistory;
-        }
-        let seen = SignedHead {
-            note: seen.clone(),
-            signers: Vec::new(),
-        };
-        let check = match head.size < other.size {
-            true => ContinuationCheck::new(&seen, &certified),
-            false => ContinuationCheck::new(&certified, &seen),
+        let check = match RelationPlan::new(self.history.check.find_certified(), seen) {
+            RelationPlan::Known(relation) => return relation,
+            RelationPlan::Prove(check) => check,
         };
         let mut shown = self.prove(&check).await;
         if matches!(shown, Some(Continuation::Missing(_)) | None) {
@@ -85,13 +130,7 @@ impl<'a> HistoryLook<'a> {
             self.silent.clear();
             shown = self.prove(&check).await;
         }
-        match shown {
-            Some(Continuation::Proven { .. }) => Relation::OneHistory,
-            Some(Continuation::Refuted) => Relation::Contradicts,
-            Some(Continuation::Contradicted | Continuation::Missing(_)) | None => {
-                Relation::Unproven
-            }
-        }
+        Relation::from_continuation(shown)
     }
 
     async fn prove(&mut self, check: &ContinuationCheck) -> Option<Continuation> {

@@ -40,15 +40,15 @@ const AGE_MS_MAX: u64 = 600_000;
 pub async fn verify_history(folder: &Path, output: Output, args: &VerifyArgs) -> Outcome {
     let market = read_market(folder, args).await?;
     let genesis = market.genesis.clone();
+    let witnesses = read_witnesses(&args.witness, &genesis)?;
     if !args.from.is_empty() {
         // An invitation names a market of its own, of which the folder knows nothing.
         let known = match args.invitation {
             Some(_) => KnownRoster::of_genesis(&genesis),
             None => KnownRoster::read(folder)?,
         };
-        return verify_folders(folder, output, &known, &args.from);
+        return verify_folders(folder, output, &known, &args.from, witnesses);
     }
-    let witnesses = read_witnesses(&args.witness, &genesis)?;
     let seen_path = args.invitation.is_none().then(|| folder.join(SEEN_FILE));
     let seen = seen_path.as_deref().map(read_seen).transpose()?.flatten();
     let (broker, _) = reach::connect_read_only(&market)
@@ -154,7 +154,14 @@ async fn read_market(folder: &Path, args: &VerifyArgs) -> Result<MarketFile, Fai
     Ok(MarketFile::new(genesis))
 }
 
-fn verify_folders(folder: &Path, output: Output, known: &KnownRoster, from: &[PathBuf]) -> Outcome {
+/// Verifies the files of folders with the roster that this folder knows.
+fn verify_folders(
+    folder: &Path,
+    output: Output,
+    known: &KnownRoster,
+    from: &[PathBuf],
+    witnesses: Vec<NamedWitness>,
+) -> Outcome {
     let stored = StoredHistory::read_folders(from).map_err(|error| {
         let hint = "name a validator's replica/history, or a folder with files that end in \
                     .checkpoint";
@@ -189,13 +196,19 @@ fn verify_folders(folder: &Path, output: Output, known: &KnownRoster, from: &[Pa
         (check, shown)
     };
     let proofs: Vec<ShownProof> = plans.map(prove).collect();
+    let relate = |witness: NamedWitness| {
+        let certified = check.find_certified();
+        let relation = Relation::in_folders(&stored, certified, &witness.signed.note);
+        (witness, relation)
+    };
+    let witnessed: Vec<(NamedWitness, Relation)> = witnesses.into_iter().map(relate).collect();
     let report = Report {
         genesis: &known.genesis,
         check: &check,
         answers: None,
         counted: Some(&counted),
         proofs: &proofs,
-        witnessed: &[],
+        witnessed: &witnessed,
     };
     report.conclude(folder, output)
 }

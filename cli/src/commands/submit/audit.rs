@@ -170,6 +170,7 @@ fn refuse_model(error: ExactModelError) -> Failure {
 /// Returns the failure of a computation on this machine.
 pub fn from_check(error: CheckError) -> Failure {
     let cause = format!("this machine cannot compute the work again: {error}");
-    let hint = "try again on a machine with more memory, or run the job with another provider";
+    let hint = "a request can take 60 s of one core and 1 GiB; answers and receipts are in place, \
+                and you can compare them with those of another provider (--exclude)";
     Failure::new(Kind::Unexpected, cause, hint)
 }
