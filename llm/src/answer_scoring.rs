@@ -177,18 +177,19 @@ impl Difference {
     }
 }
 
-/// Passes the logits before each token of an answer to `take`.
+/// Passes the logits before each token of an answer to `take`. The sequence keeps what it has read
+/// of the prompt, for example for the answer before: a position has the same bits either way.
 fn read_logits(
     sequence: &mut Sequence<'_>,
     prompt: &[u32],
     answer: &[u32],
     mut take: impl FnMut(&[f32]),
 ) -> Result<(), GenerationError> {
-    sequence.truncate(0);
     let Some((_, before)) = answer.split_last() else {
         return Ok(());
     };
-    take(&sequence.push(prompt)?);
+    let kept = sequence.truncate_to_prefix(prompt);
+    take(&sequence.push(&prompt[kept..])?);
     for chunk in before.chunks(STEP_TOKENS) {
         let logits = sequence.push_all(chunk)?;
         let vocabulary = (logits.len() / chunk.len()).max(1);
@@ -261,8 +262,7 @@ fn score_seeded(logits: &[f32], token: u32, sampling: &Sampling, position: u64) 
         prompt: &[],
         generated: &[],
     };
-    let mut shares = sampling.token_probabilities(logits, none);
-    shares.sort_unstable_by_key(|(token, _)| *token);
+    let shares = sampling.token_probabilities(logits, none);
     let point = sampling.draw_point(position);
     let shift = |edge: f64| (sampling.temperature * (log_odds(point) - log_odds(edge))).abs();
     // The ranges of the given token and of the drawn one.

@@ -287,12 +287,10 @@ impl Sampling {
         shares[shares.len() - 1].0
     }
 
-    /// Returns the tokens that can be drawn with their probabilities, the likeliest first.
+    /// Returns the tokens that can be drawn with their probabilities, by number.
     #[must_use]
     pub fn token_probabilities(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
-        let mut shares = self.token_shares(self.token_scores(logits, history));
-        shares.sort_unstable_by(compare_likelihood);
-        shares
+        self.token_shares(self.token_scores(logits, history))
     }
 
     fn token_scores(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
@@ -518,8 +516,16 @@ mod tests {
         sampling
     }
 
+    /// The tokens with their probabilities, the likeliest first.
+    fn sort_shares(sampling: &Sampling, logits: &[f32]) -> Vec<(u32, f64)> {
+        let mut shares = sampling.token_probabilities(logits, NONE);
+        assert!(shares.is_sorted_by_key(|(token, _)| *token));
+        shares.sort_unstable_by(compare_likelihood);
+        shares
+    }
+
     fn shares(sampling: &Sampling, logits: &[f32]) -> Vec<(u32, f64)> {
-        let shares = sampling.token_probabilities(logits, NONE).into_iter();
+        let shares = sort_shares(sampling, logits).into_iter();
         let rounded = |share: f64| (share * 1e6).round() / 1e6;
         shares
             .map(|(token, share)| (token, rounded(share)))
@@ -565,9 +571,9 @@ mod tests {
     fn a_nucleus_of_many_tokens_is_the_likeliest_of_them() {
         // Of 3,000 tokens each is a little likelier than the one before.
         let logits: Vec<f32> = (0..3000).map(|at| at as f32 / 1000.0).collect();
-        let all = with(|_| {}).token_probabilities(&logits, NONE);
+        let all = sort_shares(&with(|_| {}), &logits);
         for top_p in [0.05, 0.5, 0.999] {
-            let kept = with(|it| it.top_p = top_p).token_probabilities(&logits, NONE);
+            let kept = sort_shares(&with(|it| it.top_p = top_p), &logits);
             let together = |count: usize| all[..count].iter().map(|it| it.1).sum::<f64>();
             assert!(together(kept.len()) >= top_p && together(kept.len() - 1) < top_p);
             let ids = |of: &[(u32, f64)]| of.iter().map(|it| it.0).collect::<Vec<_>>();
