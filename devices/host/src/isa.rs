@@ -11,6 +11,9 @@ pub enum Isa {
     /// 8 floats at once, 16 registers.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// 8 floats at once in two of 32 registers.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     /// No vector code of our own: the compiler vectorises plain loops.
     Plain,
 }
@@ -28,6 +31,10 @@ impl Isa {
                 return Self::Avx2;
             }
         }
+        // Every aarch64 processor that Rust's standard library runs on has it.
+        #[cfg(target_arch = "aarch64")]
+        return Self::Neon;
+        #[cfg(not(target_arch = "aarch64"))]
         Self::Plain
     }
 
@@ -40,6 +47,9 @@ impl Isa {
             Self::Avx2 => return vec![Self::Avx2, Self::Plain],
             Self::Plain => {}
         }
+        #[cfg(target_arch = "aarch64")]
+        return vec![Self::Neon, Self::Plain];
+        #[cfg(not(target_arch = "aarch64"))]
         vec![Self::Plain]
     }
 
@@ -51,6 +61,8 @@ impl Isa {
             Self::Avx512 => 16,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => 8,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => 8,
             Self::Plain => 8,
         }
     }
@@ -69,9 +81,9 @@ impl Isa {
     /// Returns the rows of a tile that is `vectors` wide.
     #[must_use]
     pub fn tile_rows(self, vectors: usize) -> usize {
-        match self {
+        match (self, vectors) {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 if vectors <= 3 => 8,
+            (Self::Avx512, ..=3) => 8,
             _ => 6,
         }
     }

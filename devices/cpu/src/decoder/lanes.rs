@@ -21,6 +21,12 @@ pub(super) enum LaneIsa {
     /// Twice 8 numbers.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// Four times 4 numbers, and sums of products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    NeonDots,
+    /// Four times 4 numbers.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     /// The vectors that the compiler makes of arrays.
     Plain,
 }
@@ -40,6 +46,13 @@ impl LaneIsa {
             if is_x86_feature_detected!("avx2") && has_halves {
                 all.push(Self::Avx2);
             }
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                all.push(Self::NeonDots);
+            }
+            all.push(Self::Neon);
         }
         all.push(Self::Plain);
         all
@@ -103,6 +116,9 @@ pub(super) unsafe trait Lanes: Copy {
     /// Sums as floats.
     unsafe fn floats_from_sums(sum: Self::ByteSums) -> Self;
 }
+
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86 {

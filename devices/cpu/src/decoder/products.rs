@@ -73,6 +73,10 @@ pub(super) unsafe fn multiply_tile(
             LaneIsa::Vnni => product_512(&job),
             #[cfg(target_arch = "x86_64")]
             LaneIsa::Avx2 => product_256(&job),
+            #[cfg(target_arch = "aarch64")]
+            LaneIsa::NeonDots => product_dots(&job),
+            #[cfg(target_arch = "aarch64")]
+            LaneIsa::Neon => job.run::<super::lanes::neon::Neon>(),
             LaneIsa::Plain => job.run::<Array>(),
         }
     }
@@ -92,6 +96,17 @@ unsafe fn product_512(job: &TileProduct<'_>) {
 unsafe fn product_256(job: &TileProduct<'_>) {
     // SAFETY: the caller's contract, handed on.
     unsafe { job.run::<super::lanes::x86::Half>() }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod")]
+#[expect(
+    unsafe_code,
+    reason = "built for products of bytes; the caller has them"
+)]
+unsafe fn product_dots(job: &TileProduct<'_>) {
+    // SAFETY: the caller's contract, handed on.
+    unsafe { job.run::<super::lanes::neon::Dots>() }
 }
 
 /// A product of some rows with one tile.

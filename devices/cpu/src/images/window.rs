@@ -3,6 +3,8 @@
 
 use souk_host::isa::Isa;
 
+#[cfg(target_arch = "aarch64")]
+use crate::tiled::vectors::neon::Neon;
 #[cfg(target_arch = "x86_64")]
 use crate::tiled::vectors::x86::{Half, Wide};
 use crate::tiled::vectors::{Plain, Vector};
@@ -43,6 +45,8 @@ impl Window<'_> {
                 Isa::Avx512 => window_512(self, of),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => window_256(self, of),
+                #[cfg(target_arch = "aarch64")]
+                Isa::Neon => window_of::<Neon>(self, of),
                 Isa::Plain => window_of::<Plain>(self, of),
             }
         }
@@ -137,5 +141,60 @@ unsafe fn combine_reads<V: Vector, const COUNT: usize>(
             }
         }
         held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tiled::tile::tests::{assert_same_bits, odd_floats};
+
+    #[test]
+    #[expect(unsafe_code, reason = "the kernels take pointers")]
+    fn windows_of_any_length_have_the_bits_of_one_float_after_the_other() {
+        const READS: usize = 5;
+        for (isa, channels) in Isa::all_supported()
+            .into_iter()
+            .flat_map(|isa| (0..71).map(move |channels| (isa, channels)))
+        {
+            let image = odd_floats(1 + READS * channels, 3);
+            let image = &image[1..];
+            let reads: Vec<_> = (0..READS)
+                .map(|at| image[at * channels..].as_ptr())
+                .collect();
+            let values = |channel: usize| (0..READS).map(move |at| image[at * channels + channel]);
+            let larger = |held: f32, value: f32| {
+                if held >= value || held.is_nan() {
+                    held
+                } else {
+                    value
+                }
+            };
+            let largest = |channel: usize| values(channel).reduce(larger).unwrap();
+            let mean = |channel: usize| values(channel).reduce(|a, b| a + b).unwrap() * 0.2 + 0.0;
+            let mut made = vec![0.0; channels + 2];
+            let window = Window {
+                reads: &reads,
+                write: made[1..].as_mut_ptr(),
+                channels,
+            };
+            // SAFETY: every pointer is to a float for each channel.
+            unsafe { window.compute_place(isa, WindowReduction::Largest) };
+            let expected: Vec<f32> = (0..channels).map(largest).collect();
+            assert_same_bits(
+                &made[1..=channels],
+                &expected,
+                &format!("{isa:?} {channels}"),
+            );
+            // SAFETY: as above.
+            unsafe { window.compute_place(isa, WindowReduction::Sum(0.2)) };
+            let expected: Vec<f32> = (0..channels).map(mean).collect();
+            assert_same_bits(
+                &made[1..=channels],
+                &expected,
+                &format!("{isa:?} {channels}"),
+            );
+            assert_eq!([made[0], made[channels + 1]], [0.0; 2], "{isa:?}");
+        }
     }
 }

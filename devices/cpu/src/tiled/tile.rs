@@ -11,6 +11,8 @@ use std::ops::Range;
 
 use souk_host::isa::Isa;
 
+#[cfg(target_arch = "aarch64")]
+use super::vectors::neon::Neon;
 #[cfg(target_arch = "x86_64")]
 use super::vectors::x86::{Half, Wide};
 use super::vectors::{Plain, Vector};
@@ -88,6 +90,8 @@ pub(crate) unsafe fn compute_tile(isa: Isa, vectors: usize, tile: &Tile<'_>) {
             4 => [1 2 3 4 5 6]),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => by_size!(tile_256: 1 => [1 2 3 4 5 6] 2 => [1 2 3 4 5 6]),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => by_size!(tile_neon: 1 => [1 2 3 4 5 6] 2 => [1 2 3 4 5 6]),
         Isa::Plain => by_size!(tile_plain: 1 => [1 2 3 4 5 6] 2 => [1 2 3 4 5 6]),
     }
 }
@@ -96,6 +100,13 @@ pub(crate) unsafe fn compute_tile(isa: Isa, vectors: usize, tile: &Tile<'_>) {
 unsafe fn tile_plain<const ROWS: usize, const VECTORS: usize>(tile: &Tile<'_>) {
     // SAFETY: the caller's contract, handed on.
     unsafe { tile_of::<Plain, ROWS, VECTORS>(tile) }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[expect(unsafe_code, reason = "the caller vouches for the pointers")]
+unsafe fn tile_neon<const ROWS: usize, const VECTORS: usize>(tile: &Tile<'_>) {
+    // SAFETY: the caller's contract, handed on.
+    unsafe { tile_of::<Neon, ROWS, VECTORS>(tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -260,6 +271,8 @@ pub(crate) unsafe fn compute_depthwise(isa: Isa, place: &Depthwise<'_>) {
             Isa::Avx512 => depthwise_512(place),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => depthwise_256(place),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => depthwise_of::<Neon>(place),
             Isa::Plain => depthwise_of::<Plain>(place),
         }
     }
@@ -333,22 +346,4 @@ pub(crate) fn clamp_or_nan(value: f32, low: f32, high: f32) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tiles_bring_nearer_all_of_what_is_read_next_and_not_more_than_finds_room() {
-        let next: Vec<f32> = (0..1000).map(|at| at as f32).collect();
-        for tiles in [1, 3, 7, 2000] {
-            let parts: Vec<&[f32]> = prefetch_parts(&next, tiles).collect();
-            assert!(parts.len() <= tiles);
-            assert_eq!(parts.concat(), next, "{tiles} tiles");
-        }
-        let large = vec![0.0; AHEAD_FLOATS_MAX + 100];
-        assert_eq!(
-            prefetch_parts(&large, 5).flatten().count(),
-            AHEAD_FLOATS_MAX
-        );
-        assert_eq!(prefetch_parts(&[], 4).count(), 0);
-    }
-}
+pub(crate) mod tests;

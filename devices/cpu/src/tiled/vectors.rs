@@ -34,6 +34,9 @@ macro_rules! pass {
                 #[expect(unsafe_code, reason = "built for wider vectors")]
                 // SAFETY: this variant of `Isa` is only made where the instructions were found.
                 souk_host::isa::Isa::Avx2 => unsafe { built_256($($argument),*) },
+                // Built for NEON without more: every aarch64 processor has it.
+                #[cfg(target_arch = "aarch64")]
+                souk_host::isa::Isa::Neon => body($($argument),*),
                 souk_host::isa::Isa::Plain => body($($argument),*),
             }
         }
@@ -75,6 +78,9 @@ pub(crate) unsafe trait Vector: Copy {
     /// Returns the smaller of `bound` and this value; NaN stays NaN.
     unsafe fn at_most(self, bound: Self) -> Self;
 }
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {

@@ -60,6 +60,9 @@ pub(super) fn attend_span(isa: LaneIsa, look: &HeadAttention, span: usize, found
             LaneIsa::Vnni => look_512(&mut job),
             #[cfg(target_arch = "x86_64")]
             LaneIsa::Avx2 => look_256(&mut job),
+            // Attention multiplies no bytes.
+            #[cfg(target_arch = "aarch64")]
+            LaneIsa::NeonDots | LaneIsa::Neon => job.run::<crate::decoder::lanes::neon::Neon>(),
             LaneIsa::Plain => job.run::<Array>(),
         }
     }

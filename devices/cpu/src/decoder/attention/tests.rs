@@ -1,6 +1,8 @@
 //! Tests the decoder's attention: right results at every vector width, and the same bits whichever
 //! rows are computed together.
 
+use souk_memory::Tensor;
+
 use super::super::cache::CacheOrder;
 use super::*;
 use crate::tiled::worker_pool;
@@ -168,6 +170,30 @@ fn rows_find_what_they_should_on_every_isa() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// The id of what rows find by fused instructions, without a limit and a window, and with both.
+const FUSED: [&str; 2] = [
+    "587ad065f3650ba56394b354fe701f2ed455ec203480a6409b3ca8b865716056",
+    "3c3bd1ed578a7c9a3e37a8ab3085f8feddd2c6da37bcb31415d0db1dd81ccd08",
+];
+
+#[test]
+fn fused_rows_find_the_bits_of_the_table_on_every_processor() {
+    let mut sequence = Sequence::new(2, 3, 24, 150);
+    let looks = [(None, None), (Some(2.0), Some(69))];
+    for ((limit, window), expected) in looks.into_iter().zip(FUSED) {
+        (sequence.limit, sequence.window) = (limit, window);
+        for isa in LaneIsa::all_supported() {
+            let found = sequence.found(isa, &blocks(150));
+            let found = Tensor::from_vec([found.len()], found)
+                .unwrap()
+                .id()
+                .to_string();
+            let is_fused = isa != LaneIsa::Plain;
+            assert_eq!(found == expected, is_fused, "{isa:?} {found}");
         }
     }
 }

@@ -8,6 +8,7 @@ use souk_memory::{Bf16, DType, F16, Shape, Tensor};
 use super::super::matrix::MatrixSource;
 use super::super::rows::quantise_row;
 use super::*;
+use crate::tiled::tile::tests::{assert_same_bits, odd_floats};
 
 /// Numbers that differ, between minus one and one.
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
@@ -18,6 +19,12 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
     (0..count as u32).map(number).collect()
 }
 
+/// The scales of a matrix of blocks, row by row.
+fn block_scales(rows: usize, depth: usize) -> Vec<F16> {
+    let scales = numbers(rows * (depth / BLOCK), 3).into_iter();
+    scales.map(|it| F16::from_f32(it.abs())).collect()
+}
+
 /// A matrix of a kind, and the numbers it stands for.
 fn matrix(kind: MatrixFormat, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
     let floats = numbers(rows * depth, 7);
@@ -25,8 +32,7 @@ fn matrix(kind: MatrixFormat, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
     let tensor = |dtype: DType, bytes: Vec<u8>| {
         Tensor::new(dtype, Shape::new([rows, depth]).unwrap(), bytes.into()).unwrap()
     };
-    let scales = numbers(rows * (depth / BLOCK), 3).into_iter();
-    let scales: Vec<F16> = scales.map(|it| F16::from_f32(it.abs())).collect();
+    let scales = block_scales(rows, depth);
     let scale = |at: usize| scales[at / depth * (depth / BLOCK) + at % depth / BLOCK].to_f32();
     let blocks = |integers: Tensor| {
         let scales = Tensor::from_vec([rows, depth / BLOCK], scales.clone()).unwrap();
@@ -175,6 +181,116 @@ proptest! {
         for (at, expected) in weights.chunks(depth).enumerate() {
             matrix.unpack_row(at, &mut row);
             prop_assert_eq!(&row[..], expected);
+        }
+    }
+}
+
+/// The ids of the products of [`numbers`] in each kind, with fused multiply-adds.
+const FUSED: [&str; 5] = [
+    "202e65c80dc3c0e34214a736fe7d49830fb2ef791d44b7abfc84e977c5394249",
+    "3453adcaecf4ba16ec2eb33b28c50b1d8d624cfc710c4a242fdd28e6a950b873",
+    "88a51e1adfdcbabc4e80faa4f1396c49a12f55ba2ffa0333aaf7c25bdce4207e",
+    "d0205c9f591560692bdea104a8687b66234e08b164215201116cf6d1964524b0",
+    "955d3493c2be2815dc50610c32b09b6d0577aa28666dfbe330137e3ba09a7a7a",
+];
+
+/// Returns the instructions that round a product and its sum once.
+fn fused_isas() -> impl Iterator<Item = LaneIsa> {
+    let all = LaneIsa::all_supported().into_iter();
+    all.filter(|isa| *isa != LaneIsa::Plain)
+}
+
+/// A product as one lane computes it: over even and odd places.
+fn fused_product(left: &[f32], right: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 2];
+    for (at, (left, right)) in left.iter().zip(right).enumerate() {
+        sums[at % 2] = right.mul_add(*left, sums[at % 2]);
+    }
+    sums[0] + sums[1]
+}
+
+/// A product of a row of bytes with integers times their scales, block by block.
+fn fused_blocks(row: &[f32], weights: &[f32], scales: &[F16]) -> f32 {
+    let depth = weights.len();
+    let bytes: &[i8] = bytemuck::cast_slice(&row[..depth / 4]);
+    let blocks = bytes.chunks(BLOCK).zip(weights.chunks(BLOCK)).zip(scales);
+    let mut total = 0.0f32;
+    for (block, ((bytes, weights), scale)) in blocks.enumerate() {
+        let scale = scale.to_f32();
+        let terms = bytes.iter().zip(weights);
+        let sum: i32 = terms
+            .map(|(byte, it)| i32::from(*byte) * (it / scale) as i32)
+            .sum();
+        total = (sum as f32).mul_add(scale * row[depth / 4 + block], total);
+    }
+    total
+}
+
+#[test]
+fn fused_products_have_the_bits_of_the_table_on_every_processor() {
+    let (rows, depth, count) = (37, 96, 7);
+    let (bias, scales) = (numbers(rows, 5), block_scales(rows, depth));
+    let scales: Vec<&[F16]> = scales.chunks(depth / BLOCK).collect();
+    let found = KINDS.map(|kind| {
+        let (matrix, weights) = matrix(kind, rows, depth);
+        let (given, stride) = given(kind, &numbers(count * depth, 11), depth);
+        let of = |at: usize| {
+            let (row, column) = (&given[at / rows * stride..][..stride], at % rows);
+            let weights = &weights[column * depth..][..depth];
+            let product = match kind.is_blocks() {
+                true => fused_blocks(row, weights, scales[column]),
+                false => fused_product(row, weights),
+            };
+            product + bias[column]
+        };
+        let expected: Vec<f32> = (0..count * rows).map(of).collect();
+        for isa in fused_isas() {
+            let made = multiplied(isa, &matrix, &given, stride, &bias);
+            assert_same_bits(&made, &expected, &format!("{isa:?} {kind:?}"));
+        }
+        let made = Tensor::from_vec([count, rows], expected).unwrap();
+        made.id().to_string()
+    });
+    assert_eq!(found, FUSED);
+}
+
+#[test]
+fn products_of_odd_numbers_of_any_depth_are_those_of_one_lane() {
+    let (rows, count) = (17, 5);
+    for depth in 1..71 {
+        let weights = odd_floats(rows * depth, 1);
+        let matrix = Tensor::from_vec([rows, depth], weights.clone()).unwrap();
+        let matrix = Matrix::pack_source(&MatrixSource::Floats(matrix)).unwrap();
+        // Unaligned, one float behind the beginning.
+        let given = odd_floats(1 + count * depth, 2);
+        let of = |at: usize| {
+            let (row, column) = (&given[1 + at / rows * depth..][..depth], at % rows);
+            fused_product(row, &weights[column * depth..][..depth])
+        };
+        let expected: Vec<f32> = (0..count * rows).map(of).collect();
+        for isa in fused_isas() {
+            let made = multiplied(isa, &matrix, &given[1..], depth, &[]);
+            assert_same_bits(&made, &expected, &format!("{isa:?} {depth}"));
+        }
+    }
+}
+
+#[test]
+fn all_floats_of_16_bits_are_read_as_what_they_are() {
+    let patterns: Vec<u16> = (0..=u16::MAX).collect();
+    for dtype in [DType::F16, DType::Bf16] {
+        let read = |bits: u16| match dtype {
+            DType::F16 => F16(bits).to_f32(),
+            _ => Bf16(bits).to_f32(),
+        };
+        let bytes = bytemuck::cast_slice(&patterns).to_vec();
+        let shape = Shape::new([patterns.len(), 1]).unwrap();
+        let matrix = Tensor::new(dtype, shape, bytes.into()).unwrap();
+        let matrix = Matrix::pack_source(&MatrixSource::Floats(matrix)).unwrap();
+        let expected: Vec<f32> = patterns.iter().map(|bits| read(*bits) + 0.0).collect();
+        for isa in LaneIsa::all_supported() {
+            let made = multiplied(isa, &matrix, &[1.0], 1, &[]);
+            assert_same_bits(&made, &expected, &format!("{isa:?} {dtype:?}"));
         }
     }
 }
