@@ -1,4 +1,5 @@
-//! Prints the asks in the market's book (the offers of device time) as a table, the cheapest first.
+//! Prints the asks in the market's book (the offers of device time and of tokens) as a table, the
+//! cheapest first, for `souk book`, `souk top` and the demo.
 
 use souk_api::text_offer::sells_tokens;
 use souk_network::protocols::regions;

@@ -1,6 +1,6 @@
-//! The parts that the engines over images, sequences and decoders share: plans of steps over
-//! numbered values, weights in panels, tiles of products in registers, and threads that go from
-//! stage to stage.
+//! The parts that the CPU's own engines share. Those for networks over images and sequences use
+//! plans of steps over numbered values, weights in panels, and tiles of products in registers; the
+//! one for decoders also uses the aligned floats, and the threads that go from stage to stage.
 
 pub(super) mod aligned_floats;
 pub(super) mod buffer_pool;

@@ -1,4 +1,5 @@
-//! Defines the public JSON of a market's validators, and of how far each has applied the log.
+//! Defines the public JSON of a market's validators (its *members*), and of how far each has
+//! applied the log. The gateway and the command line send it.
 
 use serde::Serialize;
 use souk_market::Founder;

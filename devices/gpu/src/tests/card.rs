@@ -1,6 +1,6 @@
-//! Tests the CUDA driver without a card: a process finds the fake CUDA libraries of `fake.cpp`
-//! before any other, and the test checks which functions souk calls, in which order and with which
-//! memory.
+//! Tests souk's CUDA backend without a card: a process finds the fake CUDA libraries of
+//! `devices/testing/src/fake.cpp` before any other, and the test checks which functions souk calls,
+//! in which order and with which memory.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! Builds the nodes that turn the scores of a classifier's classes into its outputs: labels and
-//! probabilities. The expansions of linear models and of trees call it.
+//! Builds the standard ONNX nodes that turn the scores of a classifier's classes into its outputs,
+//! labels and probabilities, where souk expands linear models, support vector machines and trees
+//! into such nodes.
 
 use souk_memory::DType;
 

@@ -1,7 +1,7 @@
 //! Passes on a tensor that one provider could not hand to the next: the buyer fetches it from its
 //! maker and offers it to the reader. This happens where two providers cannot reach each other,
 //! because both have reached the buyer. A reader that does not take the tensor from the buyer
-//! either is at fault, so the core drops it at once instead of waiting until time runs out.
+//! either is at fault, so the core drops the reader at once instead of waiting until time runs out.
 
 use super::JobCore;
 use super::action::Action;
