@@ -141,7 +141,7 @@ fn gather_evidence(folder: &Path, file: &Path, receipt: &Receipt) -> Result<Evid
     })?;
     let args = decode_command(&record)?;
     let (requests, job) = submit::read_request_files(&args)?;
-    Evidence::gather(&job, receipt, |id| requests.find_input(id)).map_err(from_accusation)
+    Evidence::gather(&job, receipt, requests.all_inputs()).map_err(from_accusation)
 }
 
 /// Returns the job that bought leases under an id.

@@ -99,15 +99,15 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Rebuilds the graph of a job that one provider ran as a whole, and finds the inputs that the
-    /// receipt names with `find_input`.
+    /// Rebuilds the graph of a job that one provider ran as a whole, and takes the inputs that the
+    /// receipt names from those of the job.
     ///
     /// # Errors
     /// [`AccusationError`]: before anything is sent or paid.
     pub fn gather(
         job: &Job,
         receipt: &Receipt,
-        mut find_input: impl FnMut(ContentId) -> Option<Tensor>,
+        inputs: impl IntoIterator<Item = Tensor>,
     ) -> Result<Evidence, AccusationError> {
         let model = ExactModel::from_job(job)?;
         let body = &receipt.body;
@@ -117,17 +117,27 @@ impl Evidence {
             return Err(AccusationError::OtherGraph { receipt, found });
         }
         let mut bytes: u64 = model.contents.iter().map(|(_, it)| it.len() as u64).sum();
-        let mut inputs = Vec::new();
-        for id in &body.inputs {
-            let id = ContentId::from_bytes(id.0);
-            let input = find_input(id).ok_or(AccusationError::NoInput(id))?;
-            let input = input.to_blob();
-            bytes += input.len() as u64;
-            if bytes > EVIDENCE_BYTES_MAX {
-                return Err(AccusationError::Large { bytes });
+        let named = body.inputs.iter();
+        let mut wanted: BTreeSet<ContentId> = named.map(|id| ContentId::from_bytes(id.0)).collect();
+        let mut found = Vec::new();
+        for input in inputs {
+            if wanted.is_empty() {
+                break;
             }
-            inputs.push((id, input));
+            let id = input.id();
+            if wanted.remove(&id) {
+                let input = input.to_blob();
+                bytes += input.len() as u64;
+                if bytes > EVIDENCE_BYTES_MAX {
+                    return Err(AccusationError::Large { bytes });
+                }
+                found.push((id, input));
+            }
         }
+        if let Some(id) = wanted.pop_first() {
+            return Err(AccusationError::NoInput(id));
+        }
+        let inputs = found;
         let work = model.flops.saturating_mul(inputs.len() as u64);
         if work > EVIDENCE_WORK_MAX {
             return Err(AccusationError::Heavy { work });

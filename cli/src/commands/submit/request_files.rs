@@ -108,11 +108,12 @@ impl RequestFiles {
         self.stream.as_ref().map_or(1, Vec::len)
     }
 
-    /// Returns the input with an id among those of all requests.
-    pub fn find_input(&self, id: ContentId) -> Option<Tensor> {
+    /// Reads the inputs of all requests, one request after the other, and leaves out those that
+    /// cannot be read.
+    pub fn all_inputs(&self) -> impl Iterator<Item = Tensor> {
         let places = 0..self.request_count();
-        let mut inputs = places.filter_map(|place| self.request_inputs(place).ok());
-        inputs.find_map(|all| all.into_values().find(|tensor| tensor.id() == id))
+        let inputs = places.filter_map(|place| self.request_inputs(place).ok());
+        inputs.flat_map(BTreeMap::into_values)
     }
 
     /// Returns the inputs of a request.

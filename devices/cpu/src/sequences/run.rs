@@ -1,7 +1,7 @@
 //! Computes the tasks of one run of the sequence engine (the CPU's kernels for transformers and
 //! other networks over sequences), from a plan that is laid out: every value has its place in
-//! memory. Threads call [`SequenceRun::run_task`] at the same time, and tasks of one stage write disjoint
-//! places.
+//! memory. Threads call [`SequenceRun::run_task`] at the same time, and tasks of one stage write
+//! disjoint places.
 
 mod attention;
 
