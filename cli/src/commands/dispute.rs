@@ -33,7 +33,7 @@ pub async fn run(folder: &Path, output: Output, command: &Dispute) -> Outcome {
 async fn open_dispute(folder: &Path, output: Output, file: &Path, unchecked: bool) -> Outcome {
     let (receipt, evidence) = read_evidence(folder, file)?;
     if !unchecked {
-        check_accusation(output, &receipt, &evidence).await?;
+        check_accusation(&receipt, &evidence).await?;
     }
     let buyer = join_as_buyer(folder).await?;
     let notice = |dispute: &Opened| {
@@ -63,17 +63,16 @@ async fn open_dispute(folder: &Path, output: Output, file: &Path, unchecked: boo
 }
 
 /// Refuses an accusation that this machine's own result refutes.
-async fn check_accusation(output: Output, receipt: &Receipt, evidence: &Evidence) -> Outcome {
-    let fault = match evidence.judge_receipt(receipt).await {
-        Ok(Some(Verdict::Guilty)) => return Ok(()),
-        Ok(Some(Verdict::Innocent)) => "the provider's outputs are right",
-        Ok(None) => "the receipt names some of the right outputs only, which is no lie",
-        Err(error) => {
-            if output == Output::Text {
-                show::print_notice(&format!("not checked on this machine first: {error}"));
-            }
-            return Ok(());
-        }
+async fn check_accusation(receipt: &Receipt, evidence: &Evidence) -> Outcome {
+    let verdict = evidence.judge_receipt(receipt).await.map_err(|error| {
+        let cause = format!("this machine cannot compute the work again: {error}");
+        let hint = "nothing was sent; --unchecked accuses without knowing, and risks your bond";
+        Failure::new(Kind::Unexpected, cause, hint)
+    })?;
+    let fault = match verdict {
+        Some(Verdict::Guilty) => return Ok(()),
+        Some(Verdict::Innocent) => "the provider's outputs are right",
+        None => "the receipt names some of the right outputs only, which convicts nobody",
     };
     Err(Failure::new(
         Kind::Verification,

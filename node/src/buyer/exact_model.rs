@@ -20,6 +20,8 @@ use super::quote_error::QuoteError;
 #[derive(Debug)]
 pub struct ExactModel {
     pub(super) graph: ContentId,
+    /// The name of its only input.
+    input: String,
     pub(super) weights: Vec<ContentId>,
     /// The graph and the weights.
     pub(super) contents: Vec<(ContentId, Bytes)>,
@@ -79,10 +81,17 @@ impl ExactModel {
         }
         Ok(ExactModel {
             graph: part.id,
+            input: part.inputs[0].name.clone(),
             weights,
             contents,
             flops,
         })
+    }
+
+    /// Returns the name of its only input.
+    #[must_use]
+    pub fn input(&self) -> &str {
+        &self.input
     }
 
     /// Computes one request on the exact kernels of this machine, in a sandbox, and returns the ids

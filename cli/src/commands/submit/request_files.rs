@@ -108,6 +108,11 @@ impl RequestFiles {
         self.stream.as_ref().map_or(1, Vec::len)
     }
 
+    /// Returns whether these inputs of a request are those that were submitted.
+    pub fn is_unchanged(&self, place: usize, inputs: &BTreeMap<String, Tensor>) -> bool {
+        self.request_ids[place] == request_of(inputs)
+    }
+
     /// Reads the inputs of all requests, one request after the other, and leaves out those that
     /// cannot be read.
     pub fn all_inputs(&self) -> impl Iterator<Item = Tensor> {

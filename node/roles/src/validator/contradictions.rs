@@ -3,9 +3,9 @@
 //!
 //! Its room is bounded, and shared fairly: a validator that signs one contradiction after the other
 //! displaces its own, and not that of another validator. A pair of heads that one validator signed
-//! both convicts it. Such a pair stays, and no other of that validator is kept.
+//! both convicts it. Such a pair stays, and no other of the same validators is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use souk_proof::TreeHead;
 use souk_proof::note::{Cosignature, TreeNote};
@@ -34,7 +34,8 @@ impl Contradiction {
     }
 }
 
-/// The contradictions that a validator has seen, the oldest first.
+/// The contradictions that a validator has seen: first those that convict, each group the oldest
+/// first.
 #[derive(Debug, Default)]
 pub(super) struct Contradictions(Vec<Contradiction>);
 
@@ -61,6 +62,7 @@ impl Contradictions {
                     mine: mine.clone(),
                     theirs: evidence,
                 });
+                self.drop_needless();
                 self.make_room();
             }
         }
@@ -77,6 +79,19 @@ impl Contradictions {
         for kept in self.0.iter_mut().filter(|it| it.mine.head == *head) {
             signed.iter().for_each(|it| kept.mine.insert(*it));
         }
+        self.drop_needless();
+    }
+
+    /// Drops the contradictions whose signers are all convicted by those before.
+    fn drop_needless(&mut self) {
+        let mut convicted = BTreeSet::new();
+        self.0.sort_by_key(|it| it.list_liars().next().is_none());
+        self.0.retain(|it| {
+            let signers = it.theirs.cosignatures.iter();
+            let is_needed = signers.into_iter().any(|it| !convicted.contains(&it.by));
+            convicted.extend(it.list_liars());
+            is_needed
+        });
     }
 
     /// Returns the notes, each once: each contradiction is two of them.
@@ -183,6 +198,23 @@ mod tests {
         }
         assert_eq!(sizes(&kept)[..2], [1, 33]);
         assert_eq!(kept.list_notes()[0].cosignatures.len(), 2);
+    }
+
+    /// A liar that signs the right heads after eight false ones must not fill the room for good.
+    #[test]
+    fn many_pairs_of_one_liar_leave_room_for_another() {
+        let mut kept = Contradictions::default();
+        for size in 1..9 {
+            insert(&mut kept, size, 2, &[3]);
+        }
+        for size in 1..9 {
+            let right = note(size, 1, &[3]);
+            kept.add_signatures(&right.head, &right.cosignatures);
+        }
+        assert_eq!(sizes(&kept), [1]);
+        assert_eq!(insert(&mut kept, 9, 2, &[4]), [4]);
+        assert_eq!(insert(&mut kept, 9, 2, &[4]), [] as [u64; 0]);
+        assert_eq!(sizes(&kept), [1, 9]);
     }
 
     #[test]

@@ -258,7 +258,9 @@ impl Cosigner {
             return;
         }
         let first_seen = valid.iter().map(|it| it.by);
-        let first_seen = first_seen.filter(|by| !self.contradictions.has_any_of(*by));
+        let is_first =
+            |by: &u64| !self.contradictions.has_any_of(*by) && !self.echoed.contains(&(size, *by));
+        let first_seen = first_seen.filter(is_first);
         let first_seen: Vec<u64> = first_seen.collect();
         let news = self.contradictions.insert(mine, &note, &valid);
         let (part, mine, theirs) = find_difference(&mine.head, &note.head);
