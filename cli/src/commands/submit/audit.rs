@@ -146,10 +146,10 @@ async fn compute(
 ) -> Result<(ContentId, BTreeSet<ContentId>), Failure> {
     let inputs = files.request_inputs(place)?;
     if !files.is_unchanged(place, &inputs) {
-        let cause = format!(
-            "the input of request {} has changed since",
-            files.name(place)
-        );
+        let cause = match files.name(place) {
+            "" => "the input has changed since the job began".to_owned(),
+            name => format!("the input of request {name} has changed since the job began"),
+        };
         let hint = "nothing is known about its outputs; keep inputs until the command ends";
         return Err(Failure::new(Kind::Input, cause, hint));
     }

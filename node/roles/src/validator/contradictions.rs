@@ -62,10 +62,10 @@ impl Contradictions {
                     mine: mine.clone(),
                     theirs: evidence,
                 });
-                self.drop_needless();
-                self.make_room();
             }
         }
+        self.drop_needless();
+        self.make_room();
         news.iter().map(|it| it.by).collect()
     }
 
@@ -198,6 +198,19 @@ mod tests {
         }
         assert_eq!(sizes(&kept)[..2], [1, 33]);
         assert_eq!(kept.list_notes()[0].cosignatures.len(), 2);
+    }
+
+    #[test]
+    fn a_signature_that_joins_another_s_head_can_convict() {
+        let mut kept = Contradictions::default();
+        for size in 1..4 {
+            insert(&mut kept, size, 2, &[3]);
+        }
+        insert(&mut kept, 9, 2, &[4]);
+        let right = note(9, 1, &[3]);
+        kept.add_signatures(&right.head, &right.cosignatures);
+        assert_eq!(insert(&mut kept, 9, 2, &[3]), [3]);
+        assert_eq!(sizes(&kept), [9], "the others of 3 are needless");
     }
 
     /// A liar that signs the right heads after eight false ones must not fill the room for good.
